@@ -110,17 +110,15 @@ def subschemas(schema: Mapping[str, Any]) -> list[Child]:
         kind = _HOLDING.get(keyword)
         if kind is None:
             continue
-        if kind == "schema" or (
-            kind == "schema or schemas" and not isinstance(value, list)
-        ):
-            found.append(((keyword,), value))
-        elif kind in ("schemas", "schema or schemas") and isinstance(value, list):
-            for index, member in enumerate(value):
-                found.append(((keyword, index), member))
-        elif kind.startswith("named schemas") and isinstance(value, Mapping):
-            for name, member in value.items():
+        if kind.startswith("named"):
+            for name, member in value.items() if isinstance(value, dict) else ():
                 if kind == "named schemas" or not isinstance(member, list):
                     found.append(((keyword, name), member))
+        elif isinstance(value, list) and kind != "schema":
+            for index, member in enumerate(value):
+                found.append(((keyword, index), member))
+        elif kind != "schemas":
+            found.append(((keyword,), value))
     return found
 
 
@@ -191,9 +189,10 @@ def idle_reason(node: Mapping[str, Any], keyword: str, draft: int) -> str:
     if keyword == "additionalItems" and not isinstance(node["items"], list):
         return "has no effect without a list in `items`"
     kind = node.get("type")
-    types = {kind} if isinstance(kind, str) else set(kind or ())
-    if types and constrained and types.isdisjoint({*constrained, "any"}):
-        return f"does not apply to type {', '.join(sorted(types))}"
+    if constrained and kind:
+        types = {kind} if isinstance(kind, str) else {*kind}
+        if types.isdisjoint({*constrained, "any"}):
+            return f"does not apply to type {', '.join(sorted(types))}"
     return ""
 
 

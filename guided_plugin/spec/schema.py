@@ -34,7 +34,7 @@ def walk(schema: Any) -> Iterator[tuple[Path, Any]]:
             continue
         path = above + step
         yield path, node
-        if isinstance(node, Mapping):
+        if isinstance(node, dict):
             seen.add(id(node))
             for step, child in subschemas(node):
                 pending.append((path, step, child))
@@ -51,7 +51,7 @@ def check_schema(schema: Any) -> None:
             named.pop()
         if isinstance(node, bool):
             continue
-        if not isinstance(node, Mapping):
+        if not isinstance(node, dict):
             wrong = f"a schema is an object or true/false, not {_kind(node)}"
             raise SpecError(
                 wrong, where=pointer(path), hint="check the brackets around it"
@@ -72,8 +72,8 @@ def check_schema(schema: Any) -> None:
                 if name
                 else "put names of properties into `properties`",
             )
-        name = node.get("$id", node.get("id"))
-        if isinstance(name, str) and not name.startswith("#"):
+        own = node.get("$id", node.get("id"))
+        if isinstance(own, str) and not own.startswith("#"):
             named.append((path, node))
         reference = node.get("$ref")
         if isinstance(reference, str):

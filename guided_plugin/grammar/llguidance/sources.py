@@ -114,7 +114,7 @@ def lark_of(
         raise CompileLimitError(
             f"nests {depth} rules in its grammar; llguidance supports at most {MAX_DEPTH}",
             where=spec.kind,
-            hint="each property of an object is a rule in the one before: use fewer, or nest them in objects"
+            hint="each optional property of an object is a rule in the one before: use fewer, or nest them"
             if spec.kind != "grammar"
             else "write fewer rules and brackets, each on its line",
         )

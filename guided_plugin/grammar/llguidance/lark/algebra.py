@@ -8,9 +8,10 @@ constraints and strings.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial, reduce
+from functools import cached_property, partial, reduce
 from itertools import product
 from operator import attrgetter
 from typing import Any, cast
@@ -88,7 +89,6 @@ class Algebra:
         integers, puts it there, not all of them."""
         self._read = read
         self._closing = closing
-        self._widest = self if wide or not document.ambiguous else None
         self._shapes: dict[tuple[int, bool], Shape] = {}
         self._conjunctions: dict[Literals, Shape] = {}
         self._running: set[tuple[int, bool]] = set()
@@ -96,15 +96,16 @@ class Algebra:
         self._asking: set[Literals] = set()
         self._meets = 0
 
-    @property
+    @cached_property
     def widest(self) -> Algebra:
         """The algebra of the same document that is `wide`: what isn't in its shapes
         satisfies the negation here."""
-        if self._widest is None:
-            self._widest = Algebra(
-                self.document, self._read, closing=self._closing, wide=True
-            )
-        return self._widest
+        document = self.document
+        # Formats, and the integers of draft 4, have several readings.
+        ambiguous = document.draft <= 4 or '"format"' in json.dumps(document.root)
+        if self.wide or not ambiguous:
+            return self
+        return Algebra(document, self._read, closing=self._closing, wide=True)
 
     def literals(self, schema: Any, path: Path) -> Literals:
         """A schema as a conjunction of one; the empty one where it allows
@@ -125,16 +126,16 @@ class Algebra:
     def shape(self, literals: Literals) -> Shape:
         """The values that satisfy all of them, with alternatives in place of what
         objects must not satisfy."""
-        if literals not in self._conjunctions:
+        shape = self._conjunctions.get(literals)
+        if shape is None:
             shape = self.in_place(literals)
-            objects = cast("tuple[Object, ...]", shape["object"])
-            while any(map(attrgetter("unless"), objects)):
+            while any(map(attrgetter("unless"), shape["object"])):
                 met: dict[Constraint, None] = {}
-                for one in objects:
+                for one in cast("tuple[Object, ...]", shape["object"]):
                     met.update(dict.fromkeys(self._settled_once(one)))
-                objects = cast("tuple[Object, ...]", self._reduced("object", met))
-            self._conjunctions[literals] = {**shape, "object": objects}
-        return self._conjunctions[literals]
+                shape = {**shape, "object": self._reduced("object", met)}
+            self._conjunctions[literals] = shape
+        return shape
 
     def in_place(self, literals: Literals) -> Shape:
         """The shape of parts of the schema that is being read: none may be that schema
@@ -233,9 +234,9 @@ class Algebra:
         """Whether no value satisfies all of them, as far as shapes and the terminals
         of strings tell."""
         shape = self.shape(literals)
-        others = {**shape, "string": ()}
         strings = cast("tuple[String, ...]", shape["string"])
-        return not any(others.values()) and all(map(is_empty, strings))
+        found = sum(map(len, shape.values()))
+        return found == len(strings) and all(map(is_empty, strings))
 
     def _settled_once(self, one: Object) -> Iterable[Constraint]:
         """An object without the first of its `unless`, as alternatives where it could

@@ -7,7 +7,6 @@ ones, so that demands on values can be compared and remembered by number.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -51,9 +50,6 @@ class Document:
         self._kept: list[Any] = []
         self._unenforced = unenforced
         self._left_out = left_out
-        self.ambiguous = self.draft <= 4 or '"format"' in json.dumps(root)
-        """Whether validators may read it in several ways: formats, and the integers of
-        draft 4, have several readings."""
 
     def number(self, schema: Any, path: Path = ()) -> int:
         """The number of a subschema. A schema that is only a reference has its
@@ -132,7 +128,7 @@ class Document:
                 what = f"{key} is not supported"
                 hint = REFUSED[key]
                 raise UnsupportedSpecError(what, where=pointer(place), hint=hint)
-            if isinstance(value, int | float) and not abs(value) < _TOO_LARGE:
+            if isinstance(value, (int, float)) and not abs(value) < _TOO_LARGE:
                 what = f"{key} is a number too large to compare"
                 hint = "leave it out, or take a smaller one"
                 raise UnsupportedSpecError(what, where=pointer(place), hint=hint)

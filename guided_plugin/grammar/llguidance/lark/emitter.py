@@ -47,6 +47,7 @@ from guided_plugin.grammar.llguidance.lark.rules import (
 )
 from guided_plugin.grammar.llguidance.lark.strings import (
     NULL,
+    is_listed,
     known_of_string,
     lead,
     string_terminal,
@@ -244,7 +245,7 @@ class Emitter:
                 terminal = self.grammar.terminal(
                     written(constraint),
                     known_of_string(constraint),
-                    plain=constraint == String(values=constraint.values),
+                    plain=is_listed(constraint),
                 )
                 return self.led(terminal, lead(constraint))
 
@@ -266,7 +267,7 @@ class Emitter:
                 "list the values in an enum, or take a divisor of at most 1024 and three decimals",
                 lambda divisor: exact(divisor).numerator,
             ) from None
-        texts = ("0",) if number in (Number(), Number(whole=True)) else ()
+        texts = ("0",) if number == Number(whole=number.whole) else ()
         # A range without numbers is no constraint; what is left out of one may be all
         # there is.
         return self.grammar.terminal(

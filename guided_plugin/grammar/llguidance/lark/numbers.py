@@ -144,7 +144,7 @@ def _digits_before(number: Number, most: int) -> int:
     farthest = max(distances, default=0)
     others = len(number.excluded) + len(number.no_multiples)
     others += any(map(attrgetter("exclusive"), bounds))
-    step = number.step or 1
+    step = (number.multiples and number.step) or 1
     beyond = farthest + step * (others + 1)
     last = math.ceil(beyond) - 1
     needed = len(str(last))

@@ -6,8 +6,10 @@ optional parts; members.py writes those whose properties come in any order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain, groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 from guided_plugin.grammar.llguidance.lark.constraints import (
@@ -182,7 +184,7 @@ class _Writer:
 
     # What properties there may be
 
-    def listed_names(self, allowed: tuple[String, ...]) -> list[str]:
+    def listed_names(self, allowed: tuple[String, ...]) -> Iterable[str]:
         """The names about which the schema says something, in its order."""
         names: list[str] = []
         for properties in self.object.properties:
@@ -191,7 +193,7 @@ class _Writer:
         names += self.object.forbidden
         for string in allowed:
             names += string.values or ()
-        return list(dict.fromkeys(names))
+        return dict.fromkeys(names)
 
     def described_names(self) -> set[str] | None:
         """The names that the schema describes, where those and those of patterns are all
@@ -239,10 +241,10 @@ class _Writer:
             named = String(patterns=frozenset(patterns))
             characters = None if refused or base else lead(named)
             known = known_of_string(named)
-            marks = [known_of_string(shape).marks for shape in shapes]
-            texts = () if base else known.texts
-            known = replace(known, texts=texts, marks=known.marks.union(*marks))
-            terminal = self.grammar.terminal(names, known)
+            if base:
+                marks = [known_of_string(shape).marks for shape in shapes]
+                known = replace(known, texts=(), marks=known.marks.union(*marks))
+            terminal = self.grammar.terminal(names, known, plain=not (base or sources))
             key = self.emitter.led(terminal, characters)
             yield _Class(key, value)
 
@@ -271,9 +273,7 @@ class _Writer:
     ) -> Symbol:
         """Listed properties in their order, the others, at most so many, after them."""
         tail: tuple[Symbol, ...] = ()
-        heads: list[tuple[Symbol, ...]] = []
-        if can_be_empty:
-            heads.append(())
+        heads: list[tuple[Symbol, ...]] = [()] if can_be_empty else []
         if others:
             alternatives = [(*each.key, each.value) for each in others]
             other = self.grammar.rule(*alternatives)
@@ -281,16 +281,18 @@ class _Writer:
             tail = (Repeated((COMMA, other), 0, more),)
             if not self.required:
                 heads.append((other, *tail))
-        for each in reversed(named):
-            member = (*each.key, each.value)
-            if each.required:
+        for is_needed, run in groupby(reversed(named), attrgetter("required")):
+            members = [(COMMA, *each.key, each.value) for each in run]
+            if is_needed:
                 # Nothing that comes later can come first.
-                heads = [(*member, *tail)]
-                tail = (COMMA, *member, *tail)
-            else:
-                heads.append((*member, *tail))
-                tail = (Repeated((COMMA, *member), 0, 1), *tail)
-            tail = (self.grammar.rule(tail),)
+                tail = (*chain.from_iterable(reversed(members)), *tail)
+                heads = [tail[1:]]
+                continue
+            for member in members:
+                if tail:
+                    tail = (self.grammar.rule(tail),)
+                heads.append((*member[1:], *tail))
+                tail = (Repeated(member, 0, 1), *tail)
         objects = [(OPEN, *head, CLOSE) for head in reversed(heads)]
         return self.grammar.rule(*objects)
 

@@ -161,7 +161,7 @@ class _Reader(Reading):
             scalars["boolean"] = (Boolean(booleans),)
             scalars["number"] = (Number(values=numbers),)
             scalars["string"] = (String(values=strings),)
-            return self.algebra.either([scalars, *shapes])
+            return self.algebra.either([scalars, *shapes]) if shapes else scalars
         scalars["boolean"] = (Boolean(Boolean().values - booleans),)
         scalars["number"] = (Number(excluded=frozenset(numbers)),)
         scalars["string"] = (String(excluded=frozenset(strings)),)

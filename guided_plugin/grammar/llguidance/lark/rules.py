@@ -45,8 +45,8 @@ class Terminal:
     expression: Expression
     known: Known
     plain: bool = False
-    """It is a list of texts, a free string, or a number in a range: it takes
-    something, and llguidance takes it."""
+    """It is a list of texts, a string that is free but for its length or for some texts,
+    or a number in a range: it takes something, and llguidance takes it."""
     empty: bool | None = None
     """Whether it takes nothing; None before that is asked."""
 
@@ -196,7 +196,7 @@ class Grammar:
     """Keywords that its schemas ask for and that are left unenforced."""
     marks: Iterator[int] = field(default_factory=itertools.count)
     """Numbers for marks."""
-    _shared: dict[tuple[Alternative, ...], str] = field(default_factory=dict)
+    _shared: dict[tuple[tuple[Symbol, ...], ...], str] = field(default_factory=dict)
     _count: int = 0
     _alive: set[str] = field(default_factory=set)
     """Rules that were found to derive something: nothing that is added later changes
@@ -211,11 +211,11 @@ class Grammar:
         """A rule without parameter; equal ones are one."""
         if len(alternatives) == 1 and len(alternatives[0]) == 1:
             return alternatives[0][0]
-        key = tuple(dict.fromkeys(map(Alternative, alternatives)))
+        key = tuple(dict.fromkeys(alternatives))
         name = self._shared.get(key)
         if name is None:
             name = self._shared[key] = self.name()
-            self.rules[name] = Rule(list(key))
+            self.rules[name] = Rule(list(map(Alternative, key)))
         return Reference(name)
 
     def terminal(
@@ -284,11 +284,11 @@ class Grammar:
         fresh = {name: self.rules[name] for name in self.rules if name not in alive}
         waiting = list(itertools.filterfalse(grows, fresh))
         users = users_of({name: fresh[name] for name in waiting})
-        pending = list(waiting)
+        pending = waiting
         while pending:
-            name = pending.pop()
-            if name not in alive and grows(name):
-                pending += users.get(name, ())
+            grown = filter(grows, itertools.filterfalse(alive.__contains__, pending))
+            found = (users.get(name, ()) for name in grown)
+            pending = list(dict.fromkeys(itertools.chain.from_iterable(found)))
         dead = list(itertools.filterfalse(alive.__contains__, waiting))
         for name in dead:
             del self.rules[name]

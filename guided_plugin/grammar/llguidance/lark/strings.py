@@ -70,7 +70,7 @@ _NO_TEXT = ((0x2028, 0x2029), (0xD800, 0xDFFF))
 def value_terminal(string: String) -> Expression:
     """The strings of a constraint as values. Where they are free but for their length,
     in all spellings."""
-    if string == String(string.shortest, string.longest):
+    if string.values is None and is_listed(string):
         return _any_strings(string, patterns.ANY_SPELLING)
     return string_terminal(string)
 
@@ -82,8 +82,14 @@ def _any_strings(string: String, character: str) -> Regex:
 def is_empty(string: String) -> bool:
     """Whether no string satisfies a constraint, unless it lists none or its lengths
     exclude each other."""
-    listed = String(string.shortest, string.longest, values=string.values)
-    return string != listed and empty_terminal(string_terminal(string))
+    return not is_listed(string) and empty_terminal(string_terminal(string))
+
+
+def is_listed(string: String) -> bool:
+    """Whether a constraint lists its strings, or they are free but for their length."""
+    return not (
+        string.patterns or string.no_patterns or string.formats or string.excluded
+    )
 
 
 def string_terminal(string: String) -> Expression:
