@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from guided_plugin.errors import UnsupportedSpecError, shown
+from guided_plugin.errors import UnsupportedSpecError
 from guided_plugin.grammar.llguidance.lark import patterns
 from guided_plugin.grammar.llguidance.lark.constraints import TRUE, Literals
 from guided_plugin.keywords import ASSERTIONS, KEYWORDS, REFUSED, draft_of, idle_reason
@@ -107,10 +107,6 @@ class Document:
         type leaves out. Refuses those that no grammar can say."""
         if isinstance(schema, bool):
             return {}
-        if not isinstance(schema, Mapping):
-            what = f"is not a schema: {shown(schema)}"
-            hint = "a schema is an object or true/false"
-            raise UnsupportedSpecError(what, where=pointer(path), hint=hint)
         kept = {}
         for key, value in schema.items():
             if key not in ASSERTIONS or idle_reason(schema, key, self.draft):

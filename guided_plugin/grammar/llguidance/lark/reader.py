@@ -251,8 +251,6 @@ class _Reader(Reading):
 
     def dependent(self, keyword: str, name: str, needed: Any) -> Shape:
         """What the presence of a property demands of the object."""
-        if isinstance(needed, str):
-            needed = [needed]
         if isinstance(needed, list):
             needed = {"required": needed}
         present = {**NONE, "object": (Object(required=(name,)),)}
