@@ -35,7 +35,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class SpecLimits:
-    """What is refused, so that no spec costs others their time or memory."""
+    """Limits of a spec, so that none costs others their time or memory."""
 
     compile_seconds: float = 10.0
     """Upper bound of one compile, in seconds of processor time. Requests wait up to
@@ -209,7 +209,8 @@ class GuidedConfig(SpecLimits, Bounds):
             raise error.under(sources[error.where]) from None
 
     def told(self, sources: Mapping[str, str]) -> str:
-        """What is set, to what, by which of its sources, for a line of a log."""
+        """Return the options that are set, with their values and sources, as a line for
+        a log."""
         values = (
             f"{name} = {json.dumps(getattr(self, name))} ({of})"
             for name, of in sources.items()
@@ -222,7 +223,7 @@ class GuidedConfig(SpecLimits, Bounds):
 
 
 def _of_environment(environment: Mapping[str, str]) -> Any:
-    """What GUIDED_PLUGIN holds."""
+    """Return the options that GUIDED_PLUGIN holds."""
     text = environment.get(ENVIRONMENT_VARIABLE, "").strip()
     try:
         return json.loads(text, parse_constant=no_constant) if text else {}
@@ -232,7 +233,7 @@ def _of_environment(environment: Mapping[str, str]) -> Any:
 
 
 def _of_flag(additional: Any) -> Any:
-    """What vLLM's additional config holds for this plugin."""
+    """Return the options that vLLM's additional config holds for this plugin."""
     if not isinstance(additional, Mapping):
         return {}
     for key in additional:

@@ -34,7 +34,8 @@ MAX_CHARACTERS = 1_000
 
 
 class GuidedError(Exception):
-    """What is wrong, where, what to do, and the request it belongs to."""
+    """An error of the package: what is wrong, where, what to do, and the request it
+    belongs to."""
 
     def __init__(
         self,
@@ -83,14 +84,14 @@ class GuidedError(Exception):
         return rebuild, (kind, self.what, self.where, self.hint, request_id)
 
     def for_request(self, request_id: str) -> GuidedError:
-        """The same error, attributed to one request. A plugin's own class may take
+        """Return this error, attributed to one request. A plugin's own class may take
         other arguments: it becomes the class of this module that it is of."""
         told = copy.copy(self)
         told.request_id = request_id
         return told
 
     def under(self, place: str) -> GuidedError:
-        """The same error, with `place` in front of its own `where`."""
+        """Return this error, with `place` in front of its own `where`."""
         told = copy.copy(self)
         told.where = f"{place}: {self.where}" if self.where else place
         return told

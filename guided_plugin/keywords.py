@@ -13,10 +13,10 @@ Role = Literal["assertion", "annotation", "structure"]
 
 
 class Keyword(NamedTuple):
-    """What the standard says about one keyword."""
+    """The standard's rule for one keyword."""
 
     value: str = "anything"
-    """What its value must be, as `check_schema` checks it."""
+    """The kind that its value must be, as `check_schema` checks it."""
     types: frozenset[str] = frozenset()
     """The types of values that it constrains; empty: all of them."""
     since: int = 3

@@ -113,8 +113,8 @@ class WorkerMetrics:
     shared_bytes: int = 0
     """Memory that it shares with the host's process."""
     learnt_bytes: int = 0
-    """What lexers have learnt of their grammars, at most; without a worker, in the
-    host's process."""
+    """Bytes that lexers have learnt of their grammars, at most; without a worker, in
+    the host's process."""
     times: Mapping[str, Counts] = field(default_factory=dict)
     """All times since the start by name: of `TIMES` those that a worker takes."""
 
@@ -170,8 +170,8 @@ _NO_COUNTS: Counts = (0,) * (len(BUCKETS) + 2)
 
 
 class Growth:
-    """What counters and times of a pipeline have grown by. Each growth is told once;
-    callers share the sum."""
+    """Return what counters and times of a pipeline have grown by. Each growth is told
+    once; callers share the sum."""
 
     def __init__(self) -> None:
         self._most: dict[str, Counts] = {}
@@ -216,4 +216,4 @@ HELP = {
     "learnt_bytes": "memory of cached lexer states, at most",
     "learnt_limit_bytes": "the option `learnt_bytes`",
 }
-"""What each figure is, for those who read metrics."""
+"""The meaning of each figure, for those who read metrics."""

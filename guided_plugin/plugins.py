@@ -180,7 +180,7 @@ _SETUP_HOOKS: tuple[str, ...] = (
 
 
 def _blame(plugin: str | None, source: str = "") -> dict[str, str]:
-    """Where an error is, and what to do about it, if a plugin is broken."""
+    """Return the place of an error and its remedy, if a plugin is broken."""
     hint = f'leave it out with GUIDED_PLUGIN=\'{{"disabled_plugins": ["{plugin}"]}}\''
     return {"where": f"plugin {plugin!r}{source}", "hint": hint}
 

@@ -1,4 +1,4 @@
-"""What hooks and hosts exchange: steps, plans, requests. Depends on errors and
+"""Values that hooks and hosts exchange: steps, plans, requests. Depends on errors and
 specs."""
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class TokenSink(NamedTuple):
 
 
 class Closure(NamedTuple):
-    """What became of a request in a step: it failed, and its masks allow stop tokens
-    only from then on, or its output is led to an end."""
+    """The news of a request in a step: it failed, and its masks allow stop tokens only
+    from then on, or its output is led to an end."""
 
     request_id: str
     step: int

@@ -134,7 +134,7 @@ def check(
 
 
 def _findings(place: Place, report: Report) -> Iterator[Finding]:
-    """What is wrong with a spec."""
+    """Yield what is wrong with a spec."""
     error = report if isinstance(report, GuidedError) else report.error
     at = ""
     if error is not None:
@@ -160,7 +160,7 @@ def _findings(place: Place, report: Report) -> Iterator[Finding]:
 
 
 def _document(place: Place, report: Report) -> dict[str, Any]:
-    """What `--json` says of one of several specs."""
+    """Return the document that `--json` prints for one of several specs."""
     told = (
         {"ok": False, "error": report.to_dict()}
         if isinstance(report, GuidedError)

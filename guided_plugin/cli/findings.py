@@ -1,5 +1,5 @@
-"""What `check` finds, as SARIF 2.1.0 too, which code hosts show beside the lines of a
-file."""
+"""The findings of `check`, as SARIF 2.1.0 too, which code hosts show beside the lines
+of a file."""
 
 from __future__ import annotations
 

@@ -42,8 +42,8 @@ def show_error(error: GuidedError) -> int:
 
 
 def name_of(path: Path) -> str:
-    """What messages call a file. `-` is the standard input; a file of that name is
-    `./-`."""
+    """Return the name of a file in messages. `-` is the standard input; a file of that
+    name is `./-`."""
     return "standard input" if path == STANDARD_INPUT else str(path)
 
 
@@ -180,7 +180,7 @@ def load_vocabulary(directory: Path) -> Vocabulary:
 
 
 def _shipped() -> Any:
-    """What a vocabulary is read from, of the demo's tokenizer."""
+    """The parts of the demo's tokenizer that a vocabulary is read from."""
     file = MODEL_DIR / "tokenizer.json"
     text = file.read_bytes().decode()
     document = json.loads(text)

@@ -1,4 +1,4 @@
-"""What `check` reports on a spec: whether it compiles, what becomes of each keyword of
+"""The report of `check` on a spec: whether it compiles, what becomes of each keyword of
 its schemas, and which texts it accepts. Depends on the compiler."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class InstanceReport:
     reason: str
     """One line for people."""
     text: str
-    """What was matched: the instance in the layout of the spec."""
+    """The text that was matched: the instance in the layout of the spec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ class CheckReport:
     warnings: tuple[str, ...]
     instances: tuple[InstanceReport, ...]
     keywords: tuple[KeywordUse, ...] | None
-    """What becomes of each; only of JSON schemas, those inside structural tags too."""
+    """The treatment of each keyword; only of JSON schemas, those inside structural tags
+    too."""
 
     @property
     def ok(self) -> bool:
@@ -154,8 +155,8 @@ def _as_written(spec: OutputSpec, text: str) -> str:
 def keyword_uses(
     spec: OutputSpec, compiler: GrammarCompiler
 ) -> tuple[KeywordUse, ...] | None:
-    """What becomes of each keyword of a spec's schemas, each compiled by itself; None
-    for kinds that have no schema."""
+    """Return the treatment of each keyword of a spec's schemas, each compiled by
+    itself; None for kinds that have no schema."""
     if spec.kind not in ("json_schema", "structural_tag"):
         return None
     return tuple(
@@ -169,7 +170,7 @@ def keyword_uses(
 def _uses(
     spec: OutputSpec, schema: Any, compiler: GrammarCompiler
 ) -> Iterable[KeywordUse]:
-    """What becomes of each keyword of one schema."""
+    """Return the treatment of each keyword of one schema."""
 
     def attempt(rest: Any) -> Grammar:
         text = OutputSpec.json_schema(rest).text

@@ -62,7 +62,7 @@ _MISSED = {
     "xgrammar": "xgrammar is not installed: only EBNF grammars need it",
     "transformers": "transformers is not installed: only `Guide` and the demo need it",
 }
-"""What is missed without a package that can be left out."""
+"""The loss without a package that can be left out."""
 
 
 def versions() -> Iterator[Finding]:
@@ -107,7 +107,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def options() -> Iterator[Finding]:
-    """What GUIDED_PLUGIN changes."""
+    """The options that GUIDED_PLUGIN changes."""
     read, sources = GuidedConfig.read(None)
     if not read.enabled:
         what = f"{ENVIRONMENT_VARIABLE} switches the package off: hosts refuse guided requests"
@@ -138,7 +138,7 @@ _LISTED = "vllm.general_plugins"
 
 
 def entries() -> Iterator[Finding]:
-    """Which runner finds the package, which plugins the package finds."""
+    """The runners that find the package."""
     served = find_spec("vllm") is not None
     broken: Status = "problem" if served else "note"
     allowed = os.environ.get("VLLM_PLUGINS")

@@ -23,14 +23,14 @@ class Explanation:
     may_stop: bool
     """True if the output may end here."""
     characters: tuple[str, ...]
-    """What may come next; bytes beyond ASCII as `\\xc3`."""
+    """The characters that may come next; bytes beyond ASCII as `\\xc3`."""
     forced: str
-    """What must come next, whatever a model prefers; empty where the backend can't
-    tell."""
+    """The text that must come next, whatever a model prefers; empty where the backend
+    can't tell."""
     ending: Ending
     """A short completion."""
     bounds: dict[str, int]
-    """What bounds JSON where its schema does not, by option."""
+    """The bounds of JSON where its schema has none, by option."""
 
     @property
     def ok(self) -> bool:
@@ -45,8 +45,8 @@ class Explanation:
 def explain_output(
     compiler: GrammarCompiler, spec: OutputSpec, text: str
 ) -> Explanation:
-    """What may follow `text` in an output, or why it does not fit, and how the output
-    could end.
+    """Return what may follow `text` in an output, or why it does not fit, and how the
+    output could end.
 
     The text is matched exactly. It is the constrained part: a spec's `start_after` is
     ignored. Raises a GrammarError for a spec that does not compile.
@@ -89,7 +89,7 @@ def _ending(position: Position, grammar: Grammar, text: str) -> Ending:
 
 
 def _forced(position: Position) -> str:
-    """What must come next, where the matcher can tell."""
+    """Return the text that must come next, where the matcher can tell."""
     matcher: Any = position.matcher
     if not getattr(matcher, "forces", False):
         return ""

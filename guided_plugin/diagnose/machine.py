@@ -1,4 +1,4 @@
-"""What `doctor` looks at in the machine: processors, CUDA, and a self-test.
+"""Sections of `doctor` about the machine: processors, CUDA, and a self-test.
 
 The self-test compiles a spec with each backend and decodes some steps in both modes.
 Its vocabulary is the 256 bytes, so that no tokenizer is needed. Torch is imported for
@@ -101,7 +101,7 @@ _DIGITS = b"0123456789"
 
 
 def self_test() -> Iterator[Finding]:
-    """What compiled and what was decoded."""
+    """Yield what compiled and what was decoded."""
     compiler = _compiler()
     for name in sorted(compiler.plugins.backends):
         yield _compiles(compiler, name)

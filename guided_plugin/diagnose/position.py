@@ -45,7 +45,7 @@ class Refusal:
 
 
 class Names:
-    """What a vocabulary's tokens look like. Made once for many places."""
+    """The texts of a vocabulary's tokens. Made once for many places."""
 
     def __init__(self, vocabulary: Vocabulary, stop_token_ids: tuple[int, ...]) -> None:
         self.tokens = vocabulary.tokens
@@ -125,8 +125,8 @@ class Position:
         return count
 
     def _take(self, text: str) -> int:
-        """How many characters of a text the matcher accepts; it ends up after the last
-        of them."""
+        """Return how many characters of a text the matcher accepts; it ends up after
+        the last of them."""
         for taken, character in enumerate(text):
             if not self.matcher.accept_text(character.encode(errors="surrogatepass")):
                 return taken
@@ -139,7 +139,7 @@ class Position:
         return Refusal(count, before, found, ranges(self.characters()), self.may_stop)
 
     def allowed(self) -> NDArray[np.bool_]:
-        """Which tokens may come next."""
+        """Return the tokens that may come next."""
         count = len(self.names.tokens)
         mask: MaskArray = np.zeros((1, (count + 31) // 32), np.int32)
         self.backend.batch([self.matcher]).fill(mask, [0])

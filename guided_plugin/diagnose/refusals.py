@@ -21,9 +21,9 @@ R = TypeVar("R")
 def refusals(
     schema: Any, attempt: Callable[[Any], R]
 ) -> tuple[R | None, list[GuidedError]]:
-    """What an attempt with a schema returns, and the errors that it raises before: for
-    each the keyword that it names is taken out, and the rest is tried. None where an
-    error names no keyword."""
+    """Return the result of an attempt with a schema, and the errors that it raises
+    before: for each the keyword that it names is taken out, and the rest is tried. None
+    where an error names no keyword."""
     found: list[GuidedError] = []
     rest = schema
     while len(found) < _MOST:

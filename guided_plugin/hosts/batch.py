@@ -101,7 +101,8 @@ class Batch:
         return bool(self._stopped.all())
 
     def outputs(self) -> list[tuple[tuple[int, ...], bool]]:
-        """What each row generated, up to its stop token, and whether there was one."""
+        """Return what each row generated, up to its stop token, and whether there was
+        one."""
         rows = (
             torch.stack(self._generated, 1).tolist()
             if self._generated

@@ -34,7 +34,7 @@ _GUIDED = "guided"
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What one prompt produced. With an `error`, `tokens` is not guided output."""
+    """The output of one prompt. With an `error`, `tokens` is not guided output."""
 
     tokens: tuple[int, ...]
     """Generated tokens, the stop token left out."""

@@ -164,9 +164,9 @@ def _gather_drafts(
     proposed: Tensor | None,
     drafts: int,
 ) -> Tensor:
-    """What `StepPipeline.send_drafts` takes: `drafts + 1` blocks of new tokens, in the
-    order of `order`, then `drafts` blocks of proposed ones. NO_TOKEN where there is
-    none.
+    """Gather what `StepPipeline.send_drafts` takes: `drafts + 1` blocks of new tokens,
+    in the order of `order`, then `drafts` blocks of proposed ones. NO_TOKEN where there
+    is none.
 
     As for `_take_tokens`; and for each logits row the request's index, which of the
     request's rows it is, and what was fed there: a draft in all but the first. table:
@@ -226,8 +226,8 @@ def _take_offers(
 
 
 def _cut_drafts(cut: Tensor, indices: Tensor, positions: Tensor) -> Tensor:
-    """Which drafts were cut, [rows] bools: that of logits row i is at positions[i] of
-    the request at indices[i]. Both [rows] integers."""
+    """Return which drafts were cut, [rows] bools: that of logits row i is at
+    positions[i] of the request at indices[i]. Both [rows] integers."""
     hit = cut[indices.clamp(min=0).long(), positions.long()] != 0
     return hit & (indices >= 0)
 

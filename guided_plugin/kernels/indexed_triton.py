@@ -284,7 +284,7 @@ def take_offers(
     cut: Tensor,
     count: int,
 ) -> None:
-    """What the worker offers, and what it took away."""
+    """Gather what the worker offers, and what it took away."""
     rows, most = drafts.shape
     launch = _offers_launcher(most, int(sure is not None))
     scores = drafts if sure is None else sure
@@ -296,7 +296,7 @@ def take_offers(
 
 
 def cut_drafts(cut: Tensor, indices: Tensor, positions: Tensor) -> Tensor:
-    """Which drafts must not be taken."""
+    """Find the drafts that must not be taken."""
     rows = indices.shape[0]
     device = indices.get_device()
     width = cut.shape[1]
@@ -316,7 +316,7 @@ def place_drafts(
     logits: Tensor,
     tokens: Tensor,
 ) -> None:
-    """Where the logits and the tokens of each request end, with the likeliest
+    """Find where the logits and the tokens of each request end, with the likeliest
     drafts."""
     device = indices.get_device()
     length = tokens.shape[0]

@@ -35,7 +35,8 @@ class PipelineRequests:
         """Where the grammars work."""
         self.mode = runtime.mode
         self.rank = rank
-        """Which of the ranks of a model this is; None where there is one only."""
+        """The rank of this process among those of a model; None where there is one
+        only."""
         self._free = list(range(max_slots - 1, -1, -1))
         """Slots, of which the last is taken first. A request keeps its slot to its
         end."""
@@ -145,8 +146,8 @@ class PipelineRequests:
         return replace(self._requests[self._slot_of(request_id)], closed=closed)
 
     def tokens(self, request_id: str) -> tuple[int, ...]:
-        """What a request has produced, as its grammar saw it. Waits for the steps so
-        far."""
+        """Return the tokens that a request has produced, as its grammar saw them. Waits
+        for the steps so far."""
         return tuple(self.state(request_id).tokens)
 
     def phase(self, request_id: str) -> Phase:

@@ -45,7 +45,7 @@ class HostMasks:
         free: Callable[[int], None] | None = None,
     ) -> None:
         self.waits = Times()
-        """What steps waited for their masks, of those that were looked at."""
+        """Seconds that steps waited for their masks, of those that were looked at."""
         self._wait = wait
         self._free = free
         # [PLAN_DEPTH, max_rows, words] int32, the shared memory itself

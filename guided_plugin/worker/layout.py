@@ -92,7 +92,7 @@ class Places(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the sizes follow from."""
+    """The numbers that the sizes follow from."""
 
     max_slots: int
     words: int

@@ -49,7 +49,8 @@ class LiveRequest:
     error: GuidedError | None = None
     """With one it has failed, and stays closed."""
     prepared: Prepared | None = None
-    """What the worker loads the spec from, where it is not known to have it."""
+    """The bytes that the worker loads the spec from, where it is not known to have
+    it."""
     deaths: int = 0
     """Workers that died while they worked on it alone."""
     closed: bool = False
@@ -110,7 +111,8 @@ class Verdict:
     key: bytes
     answer: Admission | GuidedError
     prepared: Prepared | None = None
-    """What the next worker loads the spec from, if this one had a helper make it."""
+    """The bytes that the next worker loads the spec from, if this one had a helper make
+    it."""
 
 
 @dataclass(frozen=True, slots=True)

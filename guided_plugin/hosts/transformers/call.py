@@ -358,8 +358,8 @@ class Run:
                 )
 
     def _failure(self, row: int, place: int, error: GuidedError) -> GuidedError | None:
-        """What to report of a row that failed after so many tokens; None where the
-        token only says that the row had ended."""
+        """Return what to report of a row that failed after so many tokens; None where
+        the token only says that the row had ended."""
         column = self.prompt_length + place
         if "breaks the grammar" not in error.what or column >= self.seen.shape[1]:
             return error

@@ -1,4 +1,4 @@
-"""What a logits processor can read about the `generate` call that it is in. Depends on
+"""The view of a logits processor on the `generate` call that it is in. Depends on
 errors.
 
 `generate` passes token ids and scores, and nothing else. The rest is read from the
@@ -29,12 +29,12 @@ ONE_BY_ONE = (
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What `generate` is about to do."""
+    """The plan of a `generate` call."""
 
     sequences: int
     """Rows of a prompt."""
     pads: frozenset[int]
-    """What it writes into rows that ended."""
+    """The tokens that it writes into rows that ended."""
     max_length: int
     """Columns of the token ids at most."""
     keeps_logits: bool

@@ -187,8 +187,8 @@ class WorkerRequests:
         self._channel.send(Verdict(message.key, done.result().admission(), made))
 
     def _publish(self, slot: int, reason: str, led: int = 0, place: int = 0) -> None:
-        """What a `Closure` of the next step says. To be called before FILLED reaches
-        that step. The first failure of a request stays."""
+        """Write the `Closure` of the next step. To be called before FILLED reaches that
+        step. The first failure of a request stays."""
         region = self._rings.region
         serial = self._serials[slot]
         entry = region.closures[slot]
@@ -212,7 +212,7 @@ class WorkerRequests:
 
 
 def as_guided_error(error: BaseException) -> GuidedError:
-    """What a compile or a start raised, as an error for its request."""
+    """Return what a compile or a start raised as an error for its request."""
     if isinstance(error, GuidedError):
         return error
     return RequestError(

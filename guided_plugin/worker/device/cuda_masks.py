@@ -115,7 +115,7 @@ class MaskCopies(HostMasks):
         self._uploaded[entry].record(self.side_stream)
 
     def _wait_for_main(self, entry: int) -> None:
-        """What the side stream does next comes after what was launched on the main
+        """Make what the side stream does next come after what was launched on the main
         stream."""
         self._launched[entry].record(self._current())
         self.side_stream.wait_event(self._launched[entry])

@@ -1,5 +1,5 @@
-"""Which specs are known to compile, and whose verdict is awaited. No processes here;
-its client locks."""
+"""The specs that are known to compile, and those whose verdict is awaited. No processes
+here; its client locks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from guided_plugin.step import Admission
 from guided_plugin.worker.messages import Compile, Verdict
 
 _KNOWN_BYTES = 8 << 20
-"""What is remembered of specs that the worker is known to have compiled, by digest: a
-request with one of them need not wait for the verdict."""
+"""Memory for the specs that the worker is known to have compiled, by digest: a request
+with one of them need not wait for the verdict."""
 
 
 @dataclass(slots=True)

@@ -35,7 +35,7 @@ from guided_plugin.worker.words import Counter
 
 
 class WorkerClient:
-    """What the host's thread calls, whichever worker serves it. The supervisor's thread
+    """Calls of the host's thread, whichever worker serves it. The supervisor's thread
     calls it too."""
 
     def __init__(

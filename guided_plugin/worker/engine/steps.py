@@ -232,7 +232,8 @@ class StepRing:
 
 
 def forked() -> PipelineError:
-    """What a fork is told that uses the pipeline of the process it was forked from."""
+    """Return the error of a fork that uses the pipeline of the process it was forked
+    from."""
     return PipelineError(
         "belongs to the process that this one was forked from",
         where="pipeline",

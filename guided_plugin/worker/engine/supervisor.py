@@ -40,8 +40,8 @@ WINDOW_SECONDS = 60.0
 """So many deaths within this time, and guided requests are refused until it is over."""
 
 _AGAIN_SECONDS = 2.0
-"""What a request that is refused meanwhile is told: a template starts within this
-time."""
+"""The seconds after which a request that is refused meanwhile may come again: a
+template starts within this time."""
 
 _ROLE = "guided_plugin.worker.child.loop"
 

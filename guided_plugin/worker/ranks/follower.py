@@ -74,7 +74,7 @@ class FollowerRuntime(GrammarRuntime):
         self._masks = self.buffers.masks
         self._tokens = self.buffers.tokens
         self._gone = ""
-        """What became of the leader, if that ends this rank's steps."""
+        """The leader's fate, if that ends this rank's steps."""
         self._closing = threading.Event()
         self._watch: threading.Thread | None = None
         """Where streams wait for the leader."""

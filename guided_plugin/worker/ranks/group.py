@@ -28,7 +28,7 @@ class RankGroup(Protocol):
         """By rank, the first one of its machine: that has the grammars there."""
 
     def gather(self, value: Any) -> list[Any]:
-        """What each rank passed, in order. Each call is made by all."""
+        """Return what each rank passed, in order. Each call is made by all."""
 
     def send(self, tensor: Tensor, rank: int, tag: int) -> None:
         """Send a tensor on the CPU; waits until it may be changed. In a thread of its
