@@ -74,6 +74,11 @@ def test_links_and_citations_lead_somewhere():
     assert sum(place.startswith("guided_plugin/") for place, _, _ in found) > 3
 
 
+def test_docstrings_begin_as_sentences_do():
+    for file in (ROOT / "guided_plugin").rglob("*.py"):
+        assert not re.search(r'"""(Of|Those|Whether)\b', file.read_text()), file
+
+
 def test_every_table_is_what_its_raw_file_says():
     assert [error for page in figures.pages() for error in figures.errors(page)] == []
 

@@ -38,7 +38,7 @@ class Background:
         self._waiting: deque[Any] = deque()  # futures, and their calls
         self._threads = 0
         self._idle = 0
-        """Those of them that wait for a call."""
+        """How many of the threads wait for a call."""
 
     def submit(self, call: Callable[[], Any]) -> Future[Any]:
         """The result of a call in the caller's context, later. Never blocks."""

@@ -85,8 +85,8 @@ class Chooser:
                 )
 
     def learnt_bytes(self) -> int:
-        """What the matchers of the backends that tell it have learnt of their
-        grammars."""
+        """Bytes that matchers have learnt of their grammars, of the backends that tell
+        it."""
         made = list(self._backends.values())
         return sum(
             backend.learnt_bytes()
@@ -126,8 +126,8 @@ class Chooser:
         return found, f"enforces {language}"
 
     def first(self, spec: OutputSpec, make: Callable[[str, bool], M]) -> M:
-        """What `make(backend, whether it is the last)` returns for the first candidate
-        that does not refuse, with the reasons why it was this one."""
+        """Return what `make(backend, whether it is the last)` returns for the first
+        candidate that does not refuse, with the reasons why it was this one."""
         refusals: dict[str, GrammarError] = {}
         try:
             candidates, why = self.candidates(spec)

@@ -49,13 +49,13 @@ from guided_plugin.spec import OutputSpec, check_is_spec, identity_of, language_
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest, texts_bytes
 
 _REFUSED_BYTES = 4 << 20
-"""What is remembered of specs that were refused: by digest, with the error."""
+"""Memory for specs that were refused: by digest, with the error."""
 
 _KEPT_SHARE = 4
-"""What helpers made is kept up to this part of the cache's size."""
+"""The part of the cache's size that results of helpers may take."""
 
 _QUICK_BYTES = 1 << 16
-"""What helpers made loads in milliseconds, up to this size."""
+"""Size up to which a result of a helper loads in milliseconds."""
 
 _QUARANTINE_SECONDS = 600.0
 """For how long a spec is refused whose masks took too long."""
@@ -113,7 +113,7 @@ class GrammarCompiler:
         self.config = _checked(vocabulary, config)
         self.vocabulary = vocabulary
         self.tells = built is None
-        """Whether what a spec misspells is logged; not where another process tells
+        """True if what a spec misspells is logged; not where another process tells
         it."""
         self.plugins = plugins or Plugins(disabled=self.config.disabled_plugins)
         own: Template | None = None
@@ -135,11 +135,11 @@ class GrammarCompiler:
         self._kept: Latest[OutputSpec, Prepared] = Latest(
             self.config.cache_bytes // _KEPT_SHARE
         )
-        """What helpers made, here or in another process."""
+        """Results of helpers, here or in another process."""
         self._loads = threading.Semaphore(max(1, processors.count() // 4))
         """Loads that may take long, and are native work in this process."""
         self._running: dict[tuple[OutputSpec, str], Future[Any]] = {}
-        """What is made of specs now."""
+        """Specs that are being made now."""
         self._refused = _Refusals(_REFUSED_BYTES)
         _compilers.add(self)
 
@@ -172,7 +172,8 @@ class GrammarCompiler:
             self._kept.put(language_of(spec), prepared, prepared.size_bytes)
 
     def kept(self, spec: OutputSpec) -> Prepared | None:
-        """What another process loads a spec from, if a helper made that."""
+        """Return the bytes that another process loads a spec from, if a helper made
+        them."""
         with self._lock:
             return self._kept.get(language_of(spec))
 
@@ -256,7 +257,8 @@ class GrammarCompiler:
         make: Callable[[OutputSpec, float], R],
         deadline: float | None = None,
     ) -> R:
-        """What is found of a spec, or made of it; who asks meanwhile waits for that."""
+        """Return what is found of a spec, or made of it; who asks meanwhile waits for
+        that."""
         check_is_spec(spec)
         key = language_of(spec)
         if deadline is None:
@@ -287,8 +289,8 @@ class GrammarCompiler:
         return made
 
     def _remember(self, key: OutputSpec, error: BaseException) -> None:
-        """The same spec would be refused again. What says nothing of the spec is not
-        remembered: that there was no room, or no helper."""
+        """Remember that the spec would be refused again. What says nothing of the spec
+        is not remembered: that there was no room, or no helper."""
         seconds = (
             _AGAIN_SECONDS
             if isinstance(error, PluginError | CompileLimitError)
@@ -316,9 +318,9 @@ class GrammarCompiler:
         travels: bool = False,
         here: bool = False,
     ) -> Grammar | Prepared:
-        """What a helper made of a spec, or its grammar where it needs none; both are
-        kept. `travels`: another process needs it, this one does not; then `here` says
-        whether it needs no helper."""
+        """Return what a helper made of a spec, or its grammar where it needs none; both
+        are kept. `travels`: another process needs it, this one does not; then `here`
+        says whether it needs no helper."""
         warnings = check_limits(key, self.config)
         allowed = Allowance(self.config.compile_seconds, deadline)
 
@@ -388,7 +390,7 @@ def _awaited(running: Future[R], deadline: float) -> R:
 
 
 def _is_quick(prepared: Prepared) -> bool:
-    """Whether it loads in milliseconds."""
+    """True if it loads in milliseconds."""
     return prepared.payload is not None and prepared.size_bytes <= _QUICK_BYTES
 
 

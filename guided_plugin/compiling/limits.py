@@ -1,4 +1,4 @@
-"""What is refused before it is compiled: specs too large, too deep or too often
+"""Limits that are checked before a compile: specs too large, too deep or too often
 repeated; and what is told of them.
 
 Depends on config, errors and spec. Iterative, and quick next to any compile. These
@@ -26,7 +26,7 @@ _LENGTHS = frozenset(
 
 _FORM_BYTES = 4_096
 _FORM_NODES = 64
-"""What a form may have around its spec."""
+"""Bytes and JSON values that a form may have around its spec."""
 
 
 _CONTAINERS = (dict, list, tuple)
@@ -153,7 +153,7 @@ def check_limits(spec: OutputSpec, config: GuidedConfig) -> list[str]:
 
 
 def is_small(spec: OutputSpec, backend: str) -> bool:
-    """Whether a backend certainly compiles a spec in milliseconds and in little memory.
+    """True if a backend certainly compiles a spec in milliseconds and in little memory.
 
     For xgrammar that holds for few grammars, since each class in one may take it 40
     ms; for backends of third parties nothing is known.

@@ -71,7 +71,7 @@ class _Preempted(Exception):
 
 @dataclass(slots=True)
 class Allowance:
-    """What the backends may use together for one spec."""
+    """The time that the backends may use together for one spec."""
 
     seconds: float
     """Processor time."""
@@ -95,7 +95,7 @@ class CompilePool:
         self._changed = threading.Condition()
         self._waiting: list[_Turn] = []
         self._running: list[_Turn] = []
-        """Those that wait for a helper and those that have one, each in the order in
+        """Specs that wait for a helper and specs that have one, each in the order in
         which they came."""
         self._idle: list[Helper] = []
         self._all: set[Helper] = set()
@@ -108,8 +108,8 @@ class CompilePool:
     def prepare(
         self, backend: str, spec: OutputSpec, allowed: Allowance, share: float
     ) -> Prepared:
-        """What a helper makes of a spec with one backend, in at most a share of the
-        time allowed.
+        """Return what a helper makes of a spec with one backend, in at most a share of
+        the time allowed.
 
         Raises the backend's error or a limit's, or BusyError where there is no helper
         in time, or helpers end for reasons that have nothing to do with the spec.
@@ -215,7 +215,7 @@ class CompilePool:
         )
 
     def _gives_way(self, turn: _Turn) -> bool:
-        """Whether a spec gives up its helper, which it has had for long: it is the
+        """True if a spec gives up its helper, which it has had for long: it is the
         first of the quick ones, and another one waits."""
         with self._changed:
             quick = [one for one in self._running if not one.slow]
@@ -242,7 +242,7 @@ class Helper:
         """Raises _HelperLost where it, or its template, ends while it starts."""
         self._config = config
         self.usable = True
-        """Whether it may be asked again: not after it went over a limit, died, or grew
+        """True if it may be asked again: not after it went over a limit, died, or grew
         too large."""
         try:
             self.process: Forked = template.fork(_ROLE)

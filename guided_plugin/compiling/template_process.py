@@ -47,14 +47,14 @@ _PR_SET_NAME = 15
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """What a template builds for its children."""
+    """Build what a template's children share."""
 
     vocabulary: Vocabulary
     config: GuidedConfig
     disabled_plugins: frozenset[str]
     entry_points: bool
     serves: bool = False
-    """Whether it builds what few specs need too: a second for a large vocabulary."""
+    """True if it builds what few specs need too: a second for a large vocabulary."""
 
 
 class _Server:

@@ -46,7 +46,7 @@ def few_tokens(words: int, tokens: Iterable[int]) -> MaskArray:
 
 
 def allows(row: MaskArray, token: int) -> bool:
-    """Whether a row of a mask has a token."""
+    """True if a row of a mask has a token."""
     return 0 <= token < 32 * len(row) and bool(row[token // 32] >> (token % 32) & 1)
 
 
@@ -55,7 +55,7 @@ BackendFactory = Callable[["Vocabulary", "GuidedConfig"], "Backend"]
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What is known of a spec that compiles."""
+    """The facts about a spec that compiles."""
 
     spec: OutputSpec
     backend: str
@@ -83,11 +83,11 @@ class Grammar(Made):
     handle: Any
     """The backend's own object."""
     size_bytes: int
-    """What it takes when it is made, with the text of its spec."""
+    """Bytes that it takes when it is made, with the text of its spec."""
     seconds: float
     """Time it took to compile."""
     bounded: bool = False
-    """Whether the backend bounds what each mask and each token costs. If not, calls
+    """True if the backend bounds what each mask and each token costs. If not, calls
     have a deadline."""
 
     def admission(self) -> Admission:
@@ -120,11 +120,11 @@ class Prepared(Made):
     process can make it."""
 
     payload: bytes | str | None
-    """What the backend reads; None where compiling again takes less."""
+    """The bytes that the backend reads; None where compiling again takes less."""
 
     @property
     def size_bytes(self) -> int:
-        """What keeping it takes, about."""
+        """Bytes that keeping it takes, about."""
         return len(self.spec.text) + (
             len(self.payload) if self.payload is not None else 0
         )
@@ -158,11 +158,11 @@ class Matcher(Protocol):
 
     @property
     def complete(self) -> bool:
-        """Whether the tokens so far are a complete output."""
+        """True if the tokens so far are a complete output."""
 
 
 class OutputClosing(Protocol):
-    """What closes one output before its token limit."""
+    """Closes one output before its token limit."""
 
     due: int
     """With fewer tokens than this, masks are those of the grammar."""
@@ -170,7 +170,7 @@ class OutputClosing(Protocol):
     """Tokens that had to be those of an ending."""
 
     def copy(self) -> OutputClosing:
-        """The same, for a place to which its output may go back."""
+        """Return a copy, for a place to which its output may go back."""
 
     def restrict(
         self, matcher: Any, count: int, tokens: Sequence[int], row: MaskArray

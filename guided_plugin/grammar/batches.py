@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 _REPLAY = 1.5
 """How many times longer than one call the replay of a new request may take."""
 _REPLAY_SECONDS = 1.0
-"""Of processor time, for that of one which runs."""
+"""Processor time of a replay that runs, at most."""
 
 _WATCHED = 2
 """Masks of a request by itself, after one that took too long. Where 256 rows of strings
@@ -59,7 +59,7 @@ Quarantine = Callable[[OutputSpec, GuidedError], None]
 
 @dataclass(slots=True, eq=False)
 class RunningRequest:
-    """What a `GrammarTable` keeps for a slot."""
+    """The request in a slot of a `GrammarTable`."""
 
     request_id: str
     spec: OutputSpec
@@ -73,7 +73,7 @@ class RunningRequest:
     forbidden: tuple[array[int], ...] = ()
     """Beginnings of the constrained part that its grammar refuses."""
     stays: bool = False
-    """Whether it keeps its matcher though that shares much."""
+    """True if it keeps its matcher though that shares much."""
     closing: OutputClosing | None = None
     """What closes it before its token limit, where its spec asks for that."""
     lead: Lead | None = None
@@ -95,7 +95,7 @@ class RunningRequest:
 
     @property
     def bounded(self) -> bool:
-        """Whether it is called together with others."""
+        """True if it is called together with others."""
         return self.grammar.bounded and not self.watched
 
     def look(self) -> None:
@@ -164,7 +164,7 @@ class StepBatch:
         self.errors: dict[int, GuidedError] = {}
         """The requests that failed in the last call, by their index in the batch."""
         self.stale = False
-        """Whether matchers were replaced, or requests are called otherwise now."""
+        """True if matchers were replaced, or requests are called otherwise now."""
         self._matchers = requests[0].backend.batch(
             [request.matcher for request in requests]
         )
@@ -207,7 +207,7 @@ class StepBatch:
             self.errors[index] = _failed(own)
 
     def accept(self, tokens: list[int]) -> list[bool]:
-        """Whether each request took its token; False also for those that fail."""
+        """True if each request took its token; False also for those that fail."""
         begun = time.perf_counter()
         try:
             verdicts = self._matchers.accept(tokens)

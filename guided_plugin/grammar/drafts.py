@@ -41,17 +41,18 @@ def fill_with_drafts(
 
 @dataclass(slots=True)
 class _Origin:
-    """What a request goes back to."""
+    """The place that a request goes back to."""
 
     request: RunningRequest
     matcher: Matcher
     mark: StateMark
     closing: OutputClosing | None
-    """What was known of its end."""
+    """The knowledge about its end."""
 
 
 class _Walk:
-    """Of the slots of one step. Requests are named by their position in the step."""
+    """Walks along the drafts of one step and fills their masks. Requests are named by
+    their position in the step."""
 
     def __init__(
         self, table: GrammarTable, slots: tuple[int, ...], mask: MaskArray
@@ -61,7 +62,7 @@ class _Walk:
         self._mask = mask
         self._origins: dict[int, _Origin] = {}
         self._failures = table.failures
-        """Those that stay."""
+        """The failures that stay when all requests have gone back."""
 
     def follow(self, drafts: Sequence[Sequence[int]]) -> int:
         """Fill the masks after the drafts, so many of them, and bring all requests
@@ -99,7 +100,7 @@ class _Walk:
         return filled
 
     def _moves(self, i: int, place: int, token: int) -> bool:
-        """Whether a request moves past its draft at a place. After a forbidden one, its
+        """True if a request moves past its draft at a place. After a forbidden one, its
         masks are closed."""
         if token == NO_TOKEN:
             return False

@@ -29,10 +29,10 @@ MOST_BYTES = 128
 """Bytes of forced text that are looked at: more than the drafts of a step."""
 
 LOOK_SECONDS = 0.005
-"""Of processor time: a look that takes longer finds nothing. Two in a row of four times
-as much are the last of their grammar, as all rows wait and an ambiguous one may take
-seconds; a single one may be a garbage collection (0.27 s beside PyTorch). The longest
-of 8,887 real ones took 2.5 ms."""
+"""Processor time of a look for forced text: one that takes longer finds nothing. Two in
+a row of four times as much are the last of their grammar, as all rows wait and an
+ambiguous one may take seconds; a single one may be a garbage collection (0.27 s beside
+PyTorch). The longest of 8,887 real ones took 2.5 ms."""
 
 _MEMO_BYTES = 16 << 20
 _END_BYTES = 128
@@ -71,14 +71,14 @@ class _Spelling:
 
 
 class ForcedTokens:
-    """Of the requests of one vocabulary. Used by one thread at a time."""
+    """The tokens of forced text in one vocabulary. Used by one thread at a time."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._ids = ids_of(vocabulary)
         self._sorted = sorted(self._ids)
         self._spaces = {self._ids.get(bytes([byte])) for byte in SPACES}
         self._splits_spaces = vocabulary.kind != "byte_fallback" and b' "' in self._ids
-        """Whether its tokenizer has the last of several spaces begin what follows, as
+        """True if its tokenizer has the last of several spaces begin what follows, as
         GPT's does."""
         self._known: dict[bytes, list[int]] = {}
         """The bytes that follow tokens."""
@@ -114,7 +114,7 @@ class ForcedTokens:
         return tokens
 
     def fits(self, matcher: Any, byte: int) -> bool:
-        """Whether a byte may follow."""
+        """True if a byte may follow."""
         token = self._ids.get(bytes([byte]))
         return token is not None and bool(matcher.fits([token]))
 

@@ -47,12 +47,12 @@ _OTHERS = frozenset(b'"\\')
 
 
 class Followers:
-    """What came after one name lately."""
+    """The names that came after one name lately."""
 
     def __init__(self) -> None:
         self._recent: deque[bytes] = deque(maxlen=_RECENT)
         self.likeliest = b""
-        """What came most of the time; empty if nothing did."""
+        """Return what came most of the time; empty if nothing did."""
         self.sure = 0.0
         """In what part of the time that came."""
 
@@ -78,7 +78,7 @@ class Found:
 
     @property
     def current(self) -> bool:
-        """Whether the same would be found now."""
+        """True if the same would be found now."""
         return all(learnt.likeliest == text for learnt, text in self.seen)
 
 
@@ -91,7 +91,7 @@ class _Trace:
         self.state = request.state
         self.words = words_of(spec.text, spec.kind)
         self.group = hash((spec, request.spec.salt))
-        """The same for all requests that learn from each other."""
+        """The key of all requests that learn from each other."""
         self.documents = 0
         """How many have begun."""
         self.before = b""
@@ -105,7 +105,7 @@ class _Trace:
 
 
 class LearntDrafts:
-    """Of the requests of one vocabulary. Used by one thread at a time."""
+    """What the requests of one vocabulary teach. Used by one thread at a time."""
 
     def __init__(self, vocabulary: Vocabulary, forced: ForcedTokens, most: int) -> None:
         """`most`: tokens that are offered at once."""
@@ -128,8 +128,8 @@ class LearntDrafts:
     def after(
         self, slot: int, request: RunningRequest, tokens: Sequence[int]
     ) -> tuple[Found | None, bool]:
-        """What follows a request's new tokens, which its grammar has not seen yet; None
-        if that is unknown. And whether it is worth looking for."""
+        """Return what follows a request's new tokens, which its grammar has not seen
+        yet; None if that is unknown. And whether it is worth looking for."""
         state = request.state
         if not tokens:
             return None, False
@@ -178,7 +178,7 @@ class LearntDrafts:
             self._read(self._trace(slot, request))
 
     def _after(self, trace: _Trace, key: bytes) -> Followers:
-        """What came after a name in outputs of the same spec and salt."""
+        """Return what came after a name in outputs of the same spec and salt."""
         name = hash((trace.group, key))
         size = ENTRY_BYTES + _RECENT * _TEXT_BYTES
         known = self._followers.get(name)
@@ -240,7 +240,7 @@ class LearntDrafts:
         return self._steps.put((outline, token), step, ENTRY_BYTES)
 
     def _known(self, place: Outline) -> Outline:
-        """The same place for all outputs that come to equal ones."""
+        """Return one place for all outputs that come to equal ones."""
         known = self._places.get(place.identity)
         if known is not None:
             return known
@@ -269,7 +269,7 @@ class LearntDrafts:
     def _laid_out(
         self, matcher: Any, outline: Outline, layouts: Layouts | None, must: bytes
     ) -> bytes:
-        """What must follow, with whitespace as it was before."""
+        """Return the text that must follow, with whitespace as it was before."""
         if layouts is None:
             return must
         more = must or layouts.next(outline, partial(self._forced.fits, matcher))

@@ -37,8 +37,8 @@ _READ_BYTES = 1 << 16
 """Specs with more text are not read: a batch waits. One of 1 MiB takes up to 130 ms."""
 
 _BEGINS = 64
-"""Of a structural tag that are looked for: in 50 us, if no two have a letter in
-common."""
+"""Begins of a structural tag that are looked for, at most: in 50 us, if no two have a
+letter in common."""
 
 _BRANCHES = (
     *("allOf", "anyOf", "oneOf", "not", "if", "contains", "uniqueItems"),
@@ -67,9 +67,9 @@ class SpecWords:
     begins: re.Pattern[bytes] | None
     """What stands before JSON in its outputs; None if they are JSON."""
     branches: bool
-    """Whether a value may decide what follows behind it."""
+    """True if a value may decide what follows behind it."""
     measures: bool
-    """Whether one may decide how the text goes on in which it stands, without being
+    """True if one may decide how the text goes on in which it stands, without being
     named."""
 
 
@@ -105,7 +105,7 @@ class Container(NamedTuple):
     """The indentation of the line on which it opened."""
     around: Container | None
     broken: bool = False
-    """Whether it began with a line's end."""
+    """True if it began with a line's end."""
 
 
 class Gap(NamedTuple):
@@ -148,9 +148,9 @@ class Outline:
     since: bytes = b""
     """What is complete since then or since a value."""
     at_name: bool = False
-    """Whether a string would be a name."""
+    """True if a string would be a name."""
     ended: bool = False
-    """Whether the document is complete."""
+    """True if the document is complete."""
     found: Any = None
     """What follows, once that is known."""
     before: bytes = b""
@@ -163,12 +163,12 @@ class Outline:
 
     @property
     def identity(self) -> int:
-        """The same for equal places."""
+        """Return a hash that equal places share."""
         return hash((self.name, self.begun, self.key, self.since, self.indent))
 
     @property
     def in_value(self) -> bool:
-        """Whether it is in the middle of a string, a number or a word."""
+        """True if it is in the middle of a string, a number or a word."""
         return bool(self.begun.strip())
 
     def after(self, text: bytes) -> Step:

@@ -29,7 +29,7 @@ _MOST = 0.25
 """Seconds of replaying at once."""
 
 _SHARE = 0.05
-"""Of all time, in the long run."""
+"""The part of all time that replays may take, in the long run."""
 
 
 _MOVED = 1000
@@ -78,7 +78,7 @@ class Renewals:
         return error
 
     def _is_shown(self, request: RunningRequest, token: int) -> bool:
-        """Whether the mask of a request shows a token that its matcher has refused."""
+        """True if the mask of a request shows a token that its matcher has refused."""
         mask = np.zeros((1, self._vocabulary.words), np.int32)
         # some matchers have no mask after a refusal
         with contextlib.suppress(Exception):
@@ -120,7 +120,7 @@ class Renewals:
         return True
 
     def move(self, request: RunningRequest) -> bool:
-        """The same for a request whose matcher would only be quicker elsewhere."""
+        """Move a request whose matcher would only be quicker elsewhere."""
         before = request.matcher
         if len(request.state.tokens) <= _MOVED and not self.refresh(request):
             return False
@@ -174,7 +174,7 @@ def _replay(
 
 
 def rebuilds_shared(matcher: Matcher) -> bool:
-    """Whether a matcher that can't go on may be replaced by a new one: its shared state
+    """True if a matcher that can't go on may be replaced by a new one: its shared state
     was exhausted."""
     rebuild: Callable[[], bool] | None = getattr(matcher, "rebuild_shared", None)
     return rebuild is not None and rebuild()

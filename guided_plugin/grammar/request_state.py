@@ -72,7 +72,7 @@ class RequestState:
         self.tokens = array("q")
         """Every token that counts."""
         self.begun = False
-        """Whether there is a constrained part."""
+        """True if there is a constrained part."""
         self.start = 0
         """Where in the tokens that begins."""
         self.phase = Phase.WAITING
@@ -103,13 +103,13 @@ class RequestState:
         return True
 
     def ends_with(self, token: int) -> bool:
-        """Whether no token after this one would count."""
+        """True if no token after this one would count."""
         if self.phase is Phase.WAITING:
             return token in self._stops and self._begins(token) is None
         return self.phase is not Phase.ACTIVE or token in self._stops
 
     def turns(self, tokens: Iterable[int]) -> bool:
-        """Whether one of these may change the phase."""
+        """True if one of these may change the phase."""
         return not self._turns.isdisjoint(tokens)
 
     def extend(self, tokens: array[int]) -> None:
@@ -144,7 +144,7 @@ class RequestState:
         return self.tokens[self.start :] if self.begun else array("q")
 
     def follows(self, tokens: Sequence[int]) -> bool:
-        """Whether these are the newest ones."""
+        """True if these are the newest ones."""
         return not tokens or self.tokens[-len(tokens) :].tolist() == list(tokens)
 
     def _begins(self, token: int) -> int | None:

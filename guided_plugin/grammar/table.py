@@ -73,7 +73,7 @@ class _Group:
     """The positions in the step of slots that no matcher guides: not yet, or no
     longer."""
     closing: list[tuple[int, RunningRequest, OutputClosing]]
-    """Those of slots whose outputs end before their limit, with what is there."""
+    """Slots whose outputs end before their limit, with what is there."""
 
 
 class GrammarTable:

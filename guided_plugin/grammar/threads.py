@@ -55,7 +55,7 @@ class AdaptiveThreads:
         self._needed = _FAST_FILLS
         """Fast fills before the next trial."""
         self._tried = False
-        """Whether the last change was a trial."""
+        """True if the last change was a trial."""
         self._accept_seconds = 0.0
 
     @property

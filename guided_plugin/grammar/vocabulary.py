@@ -135,7 +135,7 @@ class Vocabulary:
             raise RequestError(f"stop token {token} {what}", where=where, hint=hint)
 
     def usable_stops(self, tokens: Iterable[int] | None) -> tuple[int, ...]:
-        """Those of a request's stop tokens that exist; those of the vocabulary where it
+        """Return the stop tokens of a request that exist; the vocabulary's where it
         names none."""
         own = tuple(token for token in tokens or () if 0 <= token < self.size)
         return own or self.stop_token_ids
@@ -156,8 +156,8 @@ class Vocabulary:
         return tuple(self.encode(tokens_or_text))
 
     def triggers(self, given: Iterable[Trigger] | None) -> tuple[Trigger, ...]:
-        """The same as token ids, without empty ones. Raises RequestError for one that
-        can never occur."""
+        """Return the triggers as token ids, without empty ones. Raises RequestError for
+        one that can never occur."""
         found: list[Trigger] = []
         for trigger in given or ():
             tokens = self.sequence(trigger.tokens)

@@ -1,6 +1,5 @@
-"""What may come before the constrained part of an output: anything, until the tokens
-that are left are just enough for a trigger and an answer. Depends on the grammar
-protocols.
+"""The part of an output before the constrained one: anything, until the tokens that are
+left are just enough for a trigger and an answer. Depends on the grammar protocols.
 
 vLLM's own budget for reasoning (`thinking_token_budget`) knows one end, needs the
 beginning of the reasoning in the prompt or the output, and is there in no other host.

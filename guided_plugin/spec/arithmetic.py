@@ -17,7 +17,7 @@ def exact(value: Value) -> Fraction:
 
 
 def canonical(value: Value) -> Value:
-    """The same number as an integer where it is one, so that equal numbers compare as
+    """Return the number as an integer where it is one, so that equal numbers compare as
     equal."""
     if type(value) is int:
         return value
@@ -26,7 +26,7 @@ def canonical(value: Value) -> Value:
 
 
 def divides(divisor: Fraction, value: Fraction) -> bool:
-    """Whether a number is a multiple of another; nothing but zero is a multiple of
+    """True if a number is a multiple of another; nothing but zero is a multiple of
     zero."""
     return (value / divisor).denominator == 1 if divisor else value == 0
 

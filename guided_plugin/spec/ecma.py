@@ -188,7 +188,7 @@ class _Parser:
         self.pattern = pattern
         self.at = 0
         self.bracket_in_class = False
-        """Whether a class so far may end elsewhere in other dialects."""
+        """True if a class so far may end elsewhere in other dialects."""
 
     def refuse(self, what: str, hint: str) -> NoReturn:
         raise UnsupportedSpecError(

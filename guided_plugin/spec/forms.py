@@ -62,7 +62,7 @@ class Form(NamedTuple):
 
 
 def read(obj: Any) -> Form | None:
-    """What a mapping or JSON text asks for; None for plain text."""
+    """Return what a mapping or JSON text asks for; None for plain text."""
     while isinstance(obj, str | bytes):
         obj = from_text(obj)
     if obj is None:
@@ -97,7 +97,7 @@ def read(obj: Any) -> Form | None:
 
 
 def from_text(text: str | bytes, where: str = WHOLE) -> Any:
-    """What a JSON text says. Raises SpecError."""
+    """Return the value of a JSON text. Raises SpecError."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -92,7 +92,7 @@ def flat(node: Node) -> list[Node]:
 
 
 def nullable(node: Node) -> bool:
-    """Whether a part without anchors and lookahead matches the empty text."""
+    """True if a part without anchors and lookahead matches the empty text."""
     match node:
         case Sequence(parts) | Both(parts):
             return all(map(nullable, parts))
@@ -198,8 +198,8 @@ def _grouped(parts: Iterable[Node]) -> list[Node]:
 
 
 def _trimmed(parts: list[Node]) -> list[Node]:
-    """The same language. Next to what may be anything, a part that may be empty says
-    nothing."""
+    """Return a simpler tree of the same language. Next to what may be anything, a part
+    that may be empty says nothing."""
     start = 0
     end = len(parts)
     while end - start > 1 and parts[start] == ANYTHING and nullable(parts[start + 1]):

@@ -18,7 +18,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 ENTRY_BYTES = 512
-"""What an entry takes besides texts: the dictionary's own, a short key, small
+"""Bytes that an entry takes besides texts: the dictionary's own, a short key, small
 objects."""
 
 
@@ -91,14 +91,14 @@ def remembered(
 
 
 MEMO_BYTES = 8 << 20
-"""What one function remembers, at most."""
+"""Bytes that one function remembers, at most."""
 
 _MOST_RESULTS = 4096
 """Results that one function remembers, however small. Chosen, not measured."""
 
 
 def texts_bytes(*values: Any) -> int:
-    """What texts, and tuples of them, take."""
+    """Return the bytes that texts, and tuples of them, take."""
     size = sum(map(sys.getsizeof, values))
     for value in values:
         if isinstance(value, tuple):

@@ -280,7 +280,7 @@ class OutputSpec:
 
     @property
     def is_json(self) -> bool:
-        """Whether its outputs are JSON documents."""
+        """True if its outputs are JSON documents."""
         return self.kind in ("json_schema", "json_object")
 
     def document(self) -> Any:

@@ -1,5 +1,5 @@
-"""What references in a JSON Schema point at: JSON pointers from the root of the
-document. Depends on errors.
+"""The values that references in a JSON Schema point at: JSON pointers from the root of
+the document. Depends on errors.
 
 Nothing is ever fetched, and an `$id` or an anchor names nothing: of 1,143 real schemas
 none refers to one.
@@ -39,7 +39,7 @@ def target_of(document: Any, reference: Any) -> tuple[Any, Path] | None:
 
 
 def resolved(document: Any, reference: str, path: Path) -> tuple[Any, Path]:
-    """The same, for a reference at a path. Raises SpecError."""
+    """Return the value of a reference at a path, and its own path. Raises SpecError."""
     found = target_of(document, reference)
     if found is None:
         raise SpecError(

@@ -118,8 +118,8 @@ def _kind(value: Any) -> str:
 
 
 def _complaint(kind: str, value: Any) -> Complaint:
-    """What is wrong with the value of a keyword that takes this kind, and what to do
-    about it."""
+    """Return what is wrong with the value of a keyword that takes this kind, and what
+    to do about it."""
     listed = isinstance(value, list)
     match kind:
         case "types":

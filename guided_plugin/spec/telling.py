@@ -1,5 +1,5 @@
-"""What every refusal of a spec names: a place in what the client wrote, and, inside
-tools, which tool it is.
+"""The parts that every refusal of a spec names: a place in what the client wrote, and,
+inside tools, which tool it is.
 
 Depends on errors, references and specs. Backends know a schema or a grammar, not always
 what is around it.

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from guided_plugin.errors import SpecError, place_in, shown
 
 MOST_TRIGGERS = 128
-"""Of one spec: a reasoning part has a few ends, and OpenAI's API takes 128 tools, with
-a trigger each."""
+"""The most triggers of one spec: a reasoning part has a few ends, and OpenAI's API
+takes 128 tools, with a trigger each."""
 
 MOST_TRIGGER_BYTES = 16_384
 """Bytes of texts and token ids of all of them: 128 tools with names of 64 characters in
@@ -29,7 +29,7 @@ class Trigger(NamedTuple):
 
     tokens: tuple[int, ...] | str
     kept: bool = False
-    """Whether the constrained part begins with it; else after it."""
+    """True if the constrained part begins with it; else after it."""
 
 
 def triggers(value: Any) -> tuple[Trigger, ...] | None:
@@ -76,7 +76,7 @@ def written(found: tuple[Trigger, ...]) -> Any:
 
 
 def _is_one(value: Any) -> bool:
-    """Whether it is one alternative: ids, a text, a mapping or a `Trigger`."""
+    """True if it is one alternative: ids, a text, a mapping or a `Trigger`."""
     if isinstance(value, str | int | Mapping | Trigger):
         return True
     if not isinstance(value, list | tuple) or not value:

@@ -63,8 +63,8 @@ class TypedSpec(Generic[T]):
 
 
 def reader_of(given: Any, spec: OutputSpec | None) -> Callable[[str], Any] | None:
-    """What makes a value of a complete output; None where it is a text. `given`: what a
-    caller passed."""
+    """Return what makes a value of a complete output; None where it is a text. `given`:
+    what a caller passed."""
     if isinstance(given, TypedSpec):
         return given.read
     if is_python(given):

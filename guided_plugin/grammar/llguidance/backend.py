@@ -271,7 +271,7 @@ class LLGuidanceBackend:
     def closing(
         self, grammar: Grammar, room: int, stop_token_ids: tuple[int, ...]
     ) -> Closing:
-        """What closes one output before its token limit."""
+        """Return what closes one output before its token limit."""
         # Far from its limit a request costs nothing.
         spare = room - least_tokens(grammar.shortest) - 1
         due = steps(spare, grammar.growth)
@@ -304,7 +304,7 @@ class LLGuidanceBackend:
         return LLGuidanceMatcher(handle, share, tokenizer, self._stops, own, check)
 
     def learnt_bytes(self) -> int:
-        """What the lexers of its grammars have learnt, at most."""
+        """Bytes that the lexers of its grammars have learnt, at most."""
         return self._learnt.size_bytes
 
     def pace(self, seconds: float) -> None:

@@ -33,7 +33,7 @@ _DIRECTIVES = {
     "%lark": "write its rules next to the others",
     "%llguidance": "leave it out: the grammar alone says what the output looks like",
 }
-"""Those that are refused, with what to do."""
+"""Directives that are refused, with what to do."""
 
 
 def client_lark(spec: OutputSpec, tokens: Tokenizers) -> LarkGrammar:

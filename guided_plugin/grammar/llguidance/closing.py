@@ -51,10 +51,10 @@ class Kept:
 
 @dataclass(slots=True)
 class Closing:
-    """What is known of one output's end."""
+    """The knowledge about one output's end."""
 
     endings: Endings
-    """Those of its grammar."""
+    """The endings of its grammar."""
     room: int
     """Tokens that it may have in all."""
     stops: tuple[int, ...]
@@ -76,7 +76,7 @@ class Closing:
     """Their text behind that place."""
 
     def copy(self) -> Closing:
-        """The same, for a place to which its output may go back."""
+        """Return a copy, for a place to which its output may go back."""
         return replace(self)
 
     def restrict(

@@ -44,7 +44,7 @@ TOLD = 64
 """Endings that rules tell and that are tried at one place. On real schemas the first is
 right at nine places of ten."""
 TOLD_BEHIND = 8
-"""The same behind a token that may come next, and where items must be distinct."""
+"""Such endings behind a token that may come next, and where items must be distinct."""
 _PROVEN = 8
 """Endings of one place of which the shortest is taken, where none is short enough."""
 _CLIENT_REACH = 64
@@ -57,14 +57,14 @@ begun at any place."""
 
 @dataclass(slots=True)
 class Moves:
-    """What is left of the moves of one look."""
+    """Moves that are left in one look."""
 
     left: int = _MOVES
 
     def proves(
         self, matcher: LLGuidanceMatcher, ending: Spelled, before: Sequence[int] = ()
     ) -> bool:
-        """Whether a matcher takes an ending, behind such tokens."""
+        """True if a matcher takes an ending, behind such tokens."""
         self.left -= 1 + len(ending) // _PER_MOVE
         return self.left >= 0 and matcher.ends_with((*before, *ending.tokens))
 
@@ -105,7 +105,7 @@ class Endings:
 
     @cached_property
     def growth(self) -> int:
-        """The same in tokens of the vocabulary."""
+        """The growth (`growth_in`) in tokens of the vocabulary."""
         return self.growth_in(self.spelling.most_tokens)
 
     @cached_property

@@ -53,20 +53,20 @@ frees next to nothing."""
 
 
 class Learnt:
-    """What the lexers of one pool have learnt. `filled` is called in each step, the
-    rest is in a thread."""
+    """Counts what the lexers of one pool have learnt. `filled` is called in each step,
+    the rest is in a thread."""
 
     def __init__(self, pool: LexerPool, limit_bytes: int) -> None:
         self._pool = pool
         self._limit = limit_bytes
         self._base: int | None = None
-        """Of the process, before lexers had learnt anything."""
+        """Memory of the process, before lexers had learnt anything."""
         self._next = 0.0
         self._working = False
 
     @property
     def size_bytes(self) -> int:
-        """What lexers have learnt, at most."""
+        """Bytes that lexers have learnt, at most."""
         return 0 if self._base is None else max(0, resident_bytes() - self._base)
 
     def filled(self) -> None:

@@ -83,7 +83,7 @@ class Lexer:
     users: int = 0
     """How many requests share it."""
     outdated: bool = False
-    """Whether the grammar has other lexers by now."""
+    """True if the grammar has other lexers by now."""
 
 
 @dataclass(slots=True, eq=False)
@@ -95,7 +95,7 @@ class Share:
 
     @property
     def crowded(self) -> bool:
-        """Whether the grammar has a lexer that far fewer requests use."""
+        """True if the grammar has a lexer that far fewer requests use."""
         return self.lexers.crowded(self.lexer)
 
     def rebuild_shared(self) -> bool:
@@ -128,9 +128,9 @@ class Lexers:
         self.users = 0
         """Requests with one of these lexers, or with an outdated one."""
         self.forces = forces
-        """Whether what must follow is looked for, while others wait."""
+        """True if what must follow is looked for, while others wait."""
         self.looked_long = False
-        """Whether the last look for that took long."""
+        """True if the last look for that took long."""
         self._lexers = [Lexer(first)]
         self._make = make
         self._pool = pool
@@ -173,7 +173,7 @@ class Lexers:
 
     @property
     def renewing(self) -> bool:
-        """Whether requests that have outdated lexers may soon have others."""
+        """True if requests that have outdated lexers may soon have others."""
         waited = time.monotonic() - self._forgot
         return waited < _RENEWAL_SECONDS and self.users > self._current_users()
 

@@ -41,7 +41,7 @@ class LLGuidanceMatcher:
 
     handle: Any
     share: Share
-    """Of the lexer whose lock it needs."""
+    """The share of the lexer whose lock it needs."""
     tokenizer: Any
     usual_stops: tuple[int, ...]
     stop_token_ids: tuple[int, ...]
@@ -77,7 +77,7 @@ class LLGuidanceMatcher:
         return bytes(self.handle.compute_ff_bytes()).partition(b"\xff")[0]
 
     def fits(self, tokens: list[int]) -> bool:
-        """Whether its grammar allows these tokens next. What it can't remember is not
+        """True if its grammar allows these tokens next. What it can't remember is not
         asked."""
         return bool(self.handle.validate_tokens(tokens) == len(tokens))
 
@@ -89,7 +89,7 @@ class LLGuidanceMatcher:
         return row
 
     def ends_with(self, tokens: Sequence[int]) -> bool:
-        """Whether its output is complete after these tokens."""
+        """True if its output is complete after these tokens."""
         if not tokens:
             return self.complete  # one that has stopped takes no stop token
         due = [*tokens, self.usual_stops[0]]
@@ -111,7 +111,7 @@ class LLGuidanceMatcher:
 
     @property
     def forces(self) -> bool:
-        """Whether it is asked what must follow: no one is of its grammar once that has
+        """True if it is asked what must follow: no one is of its grammar once that has
         taken long."""
         return self.share.lexers.forces
 
@@ -134,17 +134,17 @@ class LLGuidanceMatcher:
         return self.share.lexer
 
     def rebuild_shared(self) -> bool:
-        """Whether its lexer is exhausted; matchers started later get another one."""
+        """True if its lexer is exhausted; matchers started later get another one."""
         return bool(self.handle.is_error()) and self.share.rebuild_shared()
 
     @property
     def outdated(self) -> bool:
-        """Whether its lexer is to be given up."""
+        """True if its lexer is to be given up."""
         return self.share.lexer.outdated
 
     @property
     def crowded(self) -> bool:
-        """Whether it would be quicker with another lexer."""
+        """True if it would be quicker with another lexer."""
         return self.share.crowded
 
     def limit(self) -> str:

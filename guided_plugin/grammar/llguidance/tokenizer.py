@@ -45,14 +45,14 @@ bytes is spelled in 20 us, with two bytes in 40, with none in 134."""
 NEVER = 1 << 30
 """Tokens of what the vocabulary can't spell."""
 _PLACE_BYTES = 80
-"""Of a byte of a spelled text: itself and two numbers."""
+"""Memory that a byte of a spelled text takes: itself and two numbers."""
 SIZES = (128, 16, 4, 1, 0)
 """Characters of tokens of plain text, at most. Chosen, not measured."""
 
 
 class Tokenizers:
-    """What llguidance and the search for endings read of one vocabulary. Each part is
-    made when it is first needed: the tokenizer takes a second."""
+    """The parts of one vocabulary that llguidance and the search for endings read. Each
+    part is made when it is first needed: the tokenizer takes a second."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         stops = frozenset(vocabulary.stop_token_ids)
@@ -172,7 +172,7 @@ class Spelling:
         ascii_ones = (one for byte, one in self.single.items() if byte < 128)
         self._short = _ids((*sorted(controls), *ascii_ones))
         self.remembered = remembered(_spelled_bytes)(self.spelled)
-        """The same for a text that follows many others."""
+        """`spelled`, remembered for texts that follow many others."""
         self._plain = self._plain_masks(b"")
 
     @cached_property
@@ -236,7 +236,7 @@ class Spelling:
         return _allowed(row, self._short)
 
     def is_free(self, row: MaskArray) -> bool:
-        """Whether a mask is that of a free text."""
+        """True if a mask is that of a free text."""
         return all(row[token >> 5] >> (token & 31) & 1 for token in self.probes)
 
     def plain(self, marks: str) -> dict[int, MaskArray]:
@@ -283,7 +283,7 @@ def _mask(shown: NDArray[np.bool_]) -> MaskArray:
 
 
 def _allowed(row: MaskArray, tokens: NDArray[np.int64]) -> list[int]:
-    """Those of the tokens that a mask allows."""
+    """Return the tokens that a mask allows, from a few."""
     shown = row[tokens >> 5] >> (tokens & 31) & 1
     found: list[int] = tokens[shown.astype(np.bool_)].tolist()
     return found

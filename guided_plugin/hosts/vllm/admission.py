@@ -64,8 +64,8 @@ _AHEAD = 128
 The engine runs those that were added."""
 
 _LARGEST = 1e20
-"""Of a factor or a bias of logits: with temperatures from 0.01 on, logits of up to 1e16
-stay finite."""
+"""The largest factor or bias of logits: with temperatures from 0.01 on, logits of up to
+1e16 stay finite."""
 
 _LIGHT = SpecLimits(max_spec_bytes=1 << 16, max_nodes=4_000)
 """Forms up to this size are looked up on the event loop and read by the quick thread.
@@ -100,7 +100,7 @@ class Gate:
         self._reasoner = "" if outputs.enable_in_reasoning else outputs.reasoning_parser
 
     def concerns(self, params: Any) -> bool:
-        """Whether a request is guided, or will be."""
+        """True if a request is guided, or will be."""
         extra = getattr(params, "extra_args", None)
         if extra and extra.get(GUIDED) is not None:
             return True
@@ -111,8 +111,8 @@ class Gate:
         )
 
     def asked(self, params: Any) -> Asked | Admitted:
-        """What a guided request asks for; params that were admitted hold that. Raises
-        GuidedError."""
+        """Return what a guided request asks for; params that were admitted hold that.
+        Raises GuidedError."""
         if self.unsupported_reason is not None:
             raise self.unsupported_reason
         ours: Any = (params.extra_args or {}).get(GUIDED)
@@ -142,8 +142,8 @@ class Gate:
         )
 
     async def admit_async(self, params: Any) -> Any:
-        """The same on an event loop. Raises BusyError where too many specs wait for
-        helpers."""
+        """Admit a request on an event loop. Raises BusyError where too many specs wait
+        for helpers."""
         asked = self.asked(params)
         if isinstance(asked, Admitted):
             return params
@@ -227,8 +227,8 @@ class Gate:
         length: int,
         said: Said,
     ) -> tuple[tuple[Trigger, ...], int | None]:
-        """What ends the part of an output before the constrained one; and, where the
-        spec is closed before them, how many tokens may follow so many of a prompt.
+        """Return what ends the part of an output before the constrained one; and, where
+        the spec is closed before them, how many tokens may follow so many of a prompt.
         Raises RequestError where that is too few for any output and the nearest end
         before it."""
         spec = admitted.spec

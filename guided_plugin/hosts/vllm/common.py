@@ -1,5 +1,5 @@
-"""What vLLM's frontend and its engine both need: options, vocabulary, specs. Imports
-vLLM lazily.
+"""Parts that vLLM's frontend and its engine both need: options, vocabulary, specs.
+Imports vLLM lazily.
 
 Ranks: under tensor parallelism every rank has all logits (they are all-gathered) and
 samples by itself, in both model runners; rank 0's tokens are published. So every rank
@@ -148,7 +148,7 @@ def unsupported_reason(vllm_config: Any, options: GuidedConfig) -> GuidedError |
 
 
 def _uses_v2(vllm_config: Any) -> bool:
-    """Whether the engine runs vLLM's V2 model runner."""
+    """True if the engine runs vLLM's V2 model runner."""
     return getattr(vllm_config, "use_v2_model_runner", False)
 
 
@@ -171,7 +171,7 @@ def refuse_to_start(options: GuidedConfig) -> None:
 
 
 def rust_frontend() -> bool:
-    """Whether vLLM serves with its Rust frontend."""
+    """True if vLLM serves with its Rust frontend."""
     return os.environ.get(RUST_FRONTEND, "0").strip() not in ("", "0")
 
 
@@ -208,8 +208,8 @@ def stop_tokens(params: Any, vocabulary: Vocabulary) -> tuple[int, ...]:
 
 
 class EngineSpec(NamedTuple):
-    """What an engine is told of a guided request: the gate writes it in place of the
-    client's form, which is never a list."""
+    """The message to an engine about a guided request: the gate writes it in place of
+    the client's form, which is never a list."""
 
     packed: str
     room: int | None
@@ -217,7 +217,7 @@ class EngineSpec(NamedTuple):
     made: bytes | None = None
     """What the frontend made of the spec. It goes no further than the scheduler."""
     quick: bool = False
-    """Whether that took a few milliseconds of processor time at most: so it does in the
+    """True if that took a few milliseconds of processor time at most: so it does in the
     engine."""
     request_id: str = ""
     """The scheduler's, by which failures are told."""
@@ -232,8 +232,8 @@ class EngineSpec(NamedTuple):
 
 
 def engine_spec(params: Any) -> EngineSpec | None:
-    """What an engine is told of a request; None where nothing guides it, and an empty
-    one where no gate wrote it."""
+    """Return the message to an engine about a request; None where nothing guides it,
+    and an empty one where no gate wrote it."""
     value = (getattr(params, "extra_args", None) or {}).get(GUIDED)
     if value is None:
         return None
@@ -256,7 +256,7 @@ def constraint(params: Any) -> dict[str, Any] | None:
 
 
 def is_within(form: Any, limits: SpecLimits) -> bool:
-    """Whether something that a client wrote is small; looks at no more of it than
+    """True if something that a client wrote is small; looks at no more of it than
     that."""
     try:
         check_size(form, limits)
@@ -290,7 +290,7 @@ def ranks_of(vllm_config: Any) -> RankGroup | None:
 
 
 def samples(vllm_config: Any) -> bool:
-    """Whether this process samples: its pipeline stage is the last one."""
+    """True if this process samples: its pipeline stage is the last one."""
     if vllm_config.parallel_config.pipeline_parallel_size == 1:
         return True
     from vllm.distributed.parallel_state import get_pp_group

@@ -36,7 +36,7 @@ class SentBatch:
     plan: Plan
     step: DraftStep
     masks: Tensor | None = None
-    """Those of the step, once they are fetched."""
+    """The masks of the step, once they are fetched."""
 
 
 class V2DraftRunner(V2Runner):
@@ -53,9 +53,9 @@ class V2DraftRunner(V2Runner):
         self._sent: list[SentBatch] = []
         """For the next forward pass: what was proposed for, and what entered since."""
         self._proposes = self._offered = False
-        """Whether a speculator was seen to propose, the worker to choose."""
+        """True if a speculator was seen to propose, the worker to choose."""
         self._sees = self._jumps = False
-        """Whether proposals are looked at, and whether the worker may offer others."""
+        """True if proposals are looked at, and if the worker may offer others."""
         if self.wrapped:
             inline = self._pipeline.mode == "inline"
             parallel = vllm_config.parallel_config

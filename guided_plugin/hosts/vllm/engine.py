@@ -1,5 +1,5 @@
-"""What both model runners of vLLM share: the pipeline, and how a request begins and
-ends. Imports torch.
+"""The part that both model runners of vLLM share: the pipeline, and how a request
+begins and ends. Imports torch.
 
 Nothing in here raises for one request. A request that can't be guided is closed: its
 row allows a stop token and nothing else, so that no unconstrained text leaves as
@@ -88,23 +88,23 @@ class Engine:
         self.ahead = 0
         """Steps that are sent for the next output already."""
         self.serves = True
-        """Whether this rank has grammars: the first one of each machine."""
+        """True if this rank has grammars: the first one of each machine."""
         self._growth = Growth()
         self.spent = 0.0
         """Seconds of vLLM's thread in this step so far, the runner's part included."""
         self._seconds = Times()
-        """Of all steps."""
+        """Seconds of vLLM's thread in all steps."""
         self._running: dict[str, GuidedRequest] = {}
         self.scheduled: Sequence[str] | None = None
         """The requests of the step that begins; None where no step was seen."""
         self.left: Set[str] = frozenset()
-        """Those that have ended before it, or were preempted."""
+        """Requests that have ended before the step, or were preempted."""
         self.appended: Callable[[], None] = lambda: None
         """What a model runner does when the tokens of a step are in its tables."""
         self.failed = Ledger()
         """Requests that failed, until vLLM knows."""
         self._started = False
-        """Whether a spec has compiled here: the grammar worker takes seconds to
+        """True if a spec has compiled here: the grammar worker takes seconds to
         start."""
         self._ready = threading.Event()
         """Set when no request waits for what all need."""

@@ -47,7 +47,8 @@ LED = "guided_led"
 their limit, by request id; and of a Request."""
 
 STOP_REASON = "close_before_length"
-"""Of outputs that ended so; behind it stands whether their reasoning was led."""
+"""The stop reason of outputs that were led to their end; behind it stands whether their
+reasoning was."""
 
 READY = "guided_ready"
 """The attribute of a ModelRunnerOutput with the ids of requests whose grammars came."""
@@ -150,9 +151,9 @@ def update_from_output(
 
 
 def _tell_end(output: Any, reason: str, request: Any) -> None:
-    """Of an output that was led to its end, say so. Turn one into an error that failed
-    for a reason, which a stop token ended before the scheduler could, or that stopped
-    before its constrained part began: nothing of it is."""
+    """Tell that an output was led to its end. Turn one into an error that failed for a
+    reason, which a stop token ended before the scheduler could, or that stopped before
+    its constrained part began."""
     from vllm.v1.engine import FinishReason
 
     if request is not None and output.finish_reason is FinishReason.STOP and not reason:
@@ -203,10 +204,10 @@ class Ledger:
         self._lock = threading.Lock()
         self._closures: list[Closure] = []
         self.tells = True
-        """Whether this rank's output is the one that vLLM takes; nothing is noted
+        """True if this rank's output is the one that vLLM takes; nothing is noted
         elsewhere."""
         self._dead: list[DeadRows] = []
-        """Of the step that is being sampled."""
+        """Failed rows of the step that is being sampled."""
         self._ready: list[str] = []
         """Requests in the scheduler whose grammars came since."""
 

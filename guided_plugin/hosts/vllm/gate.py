@@ -288,7 +288,8 @@ def _refuse_beams(gate: Gate, request: Any) -> None:
 
 
 def to_beam_search_params(self: Any, *args: Any, original: Any, **kwargs: Any) -> Any:
-    """Of a request for speech to text: vLLM drops its spec there."""
+    """Refuse a beam search in a request for speech to text: vLLM drops its spec
+    there."""
     if GUIDED in (self.vllm_xargs or {}):
         raise _no_beams("use_beam_search")
     return original(self, *args, **kwargs)

@@ -33,7 +33,7 @@ _Message = MutableMapping[str, Any]
 _Send = Callable[[_Message], Awaitable[None]]
 
 _note: ContextVar[dict[str, str] | None] = ContextVar("note", default=None)
-"""Of the request that is served: headers of its answer. Tasks that it starts share
+"""Headers of the answer to the request that is served. Tasks that it starts share
 it."""
 
 

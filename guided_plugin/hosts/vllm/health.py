@@ -1,4 +1,5 @@
-"""Whether engines can guide, as frontends ask them, and waits at a start. Both sides; imports vLLM lazily.
+"""Frontends ask engines if they can guide, and engines wait for that at their start.
+Both sides; imports vLLM lazily.
 
 `offer_methods` gives vLLM's workers the methods that others reach through
 `collective_rpc`: `ask_all` asks every engine behind a frontend, `Health` remembers that
@@ -55,7 +56,7 @@ async def ask_all(llm: Any, method: str, args: tuple[Any, ...] = ()) -> list[Any
 
 
 class Health:
-    """Whether the workers of one engine can guide: an engine that is well stays so until
+    """Tells if the workers of one engine can guide: an engine that is well stays so until
     a request fails. `check` is for a caller that may block, `check_async` for an event
     loop, where concurrent callers share one question."""
 
@@ -77,7 +78,7 @@ class Health:
     async def check_async(
         self, collective_rpc: Callable[[str], Awaitable[list[Any]]]
     ) -> None:
-        """The same on an event loop."""
+        """Check on an event loop."""
         failures = metrics().failures
         if self._well == failures:
             return

@@ -66,7 +66,7 @@ class Held:
 
     @property
     def waits(self) -> bool:
-        """Whether the grammar is awaited."""
+        """True if the grammar is awaited."""
         return time.monotonic() < self._until
 
     @property
@@ -122,7 +122,7 @@ def _hold(request: Any, spec: EngineSpec, engine: Any) -> None:
 
 
 class SchedulerState:
-    """What the plugin keeps of one of vLLM's schedulers."""
+    """The plugin's state of one of vLLM's schedulers."""
 
     def __init__(self) -> None:
         self.turns = Turns()
@@ -132,11 +132,11 @@ class SchedulerState:
         """Requests whose end has to be looked at, by id: their outputs are led, or
         their constrained part may not have begun."""
         self.needed: list[EngineSpec] = []
-        """What no step has brought to the workers yet."""
+        """Specs that no step has brought to the workers yet."""
         self._loading: dict[str, Held] = {}
         """By request, oldest first; some longer than they wait."""
         self._runs = False
-        """Whether a spec was ready: the grammar worker, which takes seconds to start,
+        """True if a spec was ready: the grammar worker, which takes seconds to start,
         runs."""
 
     def ask(self, request: Any) -> None:
@@ -171,7 +171,7 @@ class SchedulerState:
 
 
 def state_of(scheduler: Any) -> SchedulerState:
-    """What is kept of a scheduler."""
+    """Return the plugin's state of a scheduler."""
     state: SchedulerState = vars(scheduler).setdefault(_STATE, SchedulerState())
     return state
 

@@ -182,8 +182,8 @@ class DraftBudget:
         self.reallocate_drafts([], self._upload([]))  # compiles it
 
     def record_confidences(self, confidences: Tensor, batch: Any) -> None:
-        """Those of a step's drafts, by index. Those of the last step are on the host
-        then."""
+        """Record the confidences of a step's drafts, by index. Those of the last step
+        are on the host then."""
         manager = self._manager
         written = manager._stale_idx
         manager._stale_idx = 1 - manager._stale_idx

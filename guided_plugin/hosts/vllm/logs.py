@@ -55,7 +55,8 @@ def engine_line(
     requests: int,
     drafts: int = 0,
 ) -> str:
-    """Of a process that runs an engine. `drafts`: so many are verified at a time."""
+    """Return the line that tells how a process runs an engine. `drafts`: so many are
+    verified at a time."""
     jump = ""
     if options.jump_forward:
         jump = f", jump_forward with up to {drafts} tokens at a time"

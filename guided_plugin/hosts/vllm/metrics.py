@@ -75,7 +75,7 @@ class Metrics:
             buckets=_BUCKETS,
         )
         self._told: dict[str, Any] = {}
-        """What engines are asked for."""
+        """The metrics that engines are asked for."""
         for key, title in _TOLD.items():
             given = f"{name}_{title}", HELP[key], ["engine"]
             if key in COUNTERS:
@@ -139,5 +139,5 @@ def _add_times(histogram: Any, grown: tuple[float, ...]) -> None:
 
 @cache
 def metrics() -> Metrics:
-    """Those of this process. A registry takes no name twice."""
+    """Return the metrics of this process. A registry takes no name twice."""
     return Metrics()

@@ -45,7 +45,7 @@ def version_text() -> str:
 
 
 def is_tested(text: str) -> bool:
-    """Whether a version is of a release that was tested: release candidates and local
+    """True if a version is of a release that was tested: release candidates and local
     builds count, builds without a number don't."""
     return _TESTED.match(text) is not None
 
@@ -84,7 +84,7 @@ def difference(name: Name) -> str | None:
 
 
 def _has(owner: type, name: str) -> bool:
-    """Whether a class, or its instances, have an attribute: in its body, or assigned to
+    """True if a class, or its instances, have an attribute: in its body, or assigned to
     `self`."""
     bodies = [vars(one) for one in owner.__mro__]
     # fields of dataclasses, of pydantic's and of msgspec's

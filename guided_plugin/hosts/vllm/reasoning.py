@@ -29,7 +29,7 @@ _SEQUENCES = ("_think_close_ids", "_end_token_ids")
 """Attributes in which parsers keep the tokens of an end that is more than one."""
 
 _FIRSTS_AND_REST = ("think_end_first_token_ids", "think_end_rest_token_ids")
-"""Those of a parser whose end may begin with several tokens."""
+"""Attributes of a parser whose end may begin with several tokens."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,7 +37,7 @@ class Said:
     """What the caller of AsyncLLM says about the reasoning of a request."""
 
     ended: bool | None
-    """Whether the prompt ends it; None where the caller does not say."""
+    """True if the prompt ends it; None where the caller does not say."""
     kwargs: Mapping[str, Any]
     """The parser's arguments, such as those of the chat template."""
 
@@ -60,8 +60,8 @@ class Reasoning:
         self._ends = WeakKeyDictionary[Any, tuple[Trigger, ...]]()
 
     def ends(self, said: Said, prompt_token_ids: Sequence[int]) -> tuple[Trigger, ...]:
-        """What ends the reasoning part of an output; empty if it has none. Raises
-        RequestError."""
+        """Return what ends the reasoning part of an output; empty if it has none.
+        Raises RequestError."""
         if said.ended:
             return ()
         kwargs = said.kwargs
@@ -136,7 +136,7 @@ class Reasoning:
 
 
 def _is_end(parser: Any, trigger: Trigger) -> bool:
-    """Whether a parser takes these tokens for the end, and nothing before the last of
+    """True if a parser takes these tokens for the end, and nothing before the last of
     them."""
     tokens = list(trigger.tokens)
     said = [

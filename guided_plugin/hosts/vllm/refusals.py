@@ -46,7 +46,7 @@ _FIELDS = (
     "repetition_penalty",
     "logit_bias",
 )
-"""Of a request: errors that name one are not about the spec."""
+"""Parameters of a request: errors that name one are not about the spec."""
 
 _CONSTRAINING = ("response_format", "text", "structured_outputs", "tools")
 """Fields of a request that vLLM makes its constraint of. What it prefers comes first."""
@@ -116,7 +116,7 @@ def _validation_error() -> Any:
 
 
 def refused(error: GuidedError, request_id: Any, params: Any = None) -> Exception:
-    """The same for a frontend's request, noted in its log and its metrics."""
+    """Return the refusal of a frontend's request, noted in its log and its metrics."""
     translated: Exception = refusal(error, params)
     _log.info(
         "request %s: refused: %s",

@@ -49,8 +49,7 @@ _START_SECONDS = 120.0
 """How long a request waits for the first helper process of a frontend."""
 
 _ADMITTED_BYTES = 16 << 20
-"""What is remembered of admitted specs: their texts, by a digest of what clients
-wrote."""
+"""Memory for admitted specs: their texts, by a digest of what clients wrote."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,7 +58,7 @@ class Asked:
 
     form: Any
     own: bool
-    """Whether it is asked with `guided`; else with vLLM's own fields."""
+    """True if it is asked with `guided`; else with vLLM's own fields."""
     key: bytes | None = None
     """What the form is remembered by, once it was looked up: a digest, as the client's
     object may change. None where it is not plain data."""
@@ -109,7 +108,7 @@ class Specs:
         self.room = options.compile_processes + options.compile_queue
         """How many specs of a server may wait for helper processes, or be there."""
         self._waiting: dict[object, Future[Admitted]] = {}
-        """Those that do."""
+        """The specs that wait for helper processes."""
         self._threads = Background(self.room)
         self.patience = _START_SECONDS
         """How many seconds a request waits until its spec is ready. The helper processes
@@ -128,8 +127,8 @@ class Specs:
             return self._compiler
 
     def known(self, asked: Asked) -> Admitted | None:
-        """What is remembered of a form. Raises CompileLimitError for one that is too
-        large, uncopied."""
+        """Return what is remembered of a form. Raises CompileLimitError for one that is
+        too large, uncopied."""
         if asked.key is None:
             check_size(asked.form, self._options)
             asked.key = digest_of(asked.form)
@@ -236,7 +235,7 @@ class Specs:
 
 
 def may_leave(error: GuidedError) -> bool:
-    """Whether `refused: "vllm"` leaves a spec that was refused to vLLM: one that is
+    """True if `refused: "vllm"` leaves a spec that was refused to vLLM: one that is
     malformed, or that no backend of the plugin enforces. One over a limit is not left:
     the limits protect the server."""
     return isinstance(error, GrammarError | SpecError) and not isinstance(
@@ -245,7 +244,8 @@ def may_leave(error: GuidedError) -> bool:
 
 
 def digest_of(form: Any) -> bytes | None:
-    """What a form is remembered by: a digest; None where it is not plain data."""
+    """Return the digest that a form is remembered by; None where it is not plain
+    data."""
     # No form that can be read begins with NUL.
     plain = f"\0{dataclasses.astuple(form)}" if isinstance(form, OutputSpec) else form
     try:

@@ -61,10 +61,10 @@ class V1Runner:
         self._known: dict[str, _Row] = {}
         """By id, also those that skip steps, which keep their slots."""
         self._slots: tuple[int, ...] = ()
-        """What is planned."""
+        """The slots that are planned."""
         self._planned: list[_Row] = []
         self._outputs: list[list[int]] = []
-        """Of the planned rows."""
+        """The tokens of each planned row."""
         self._lengths = _lengths([])
         """Theirs when the last tokens were taken."""
         self._forced = ForcedRows((), self._upload)
@@ -115,7 +115,7 @@ class V1Runner:
         return logits
 
     def sampled(self, tokens: Tensor) -> None:
-        """What was sampled, [rows, 1] on the device."""
+        """Take the sampled tokens, [rows, 1] on the device."""
         if self._outputs:
             self._sampled = tokens.view(-1)
         if self.engine.hooks is not None:

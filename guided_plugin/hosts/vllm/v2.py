@@ -102,13 +102,13 @@ class IndexedRequests:
         return left, [one for one in entered if self.slots[one] != UNGUIDED]
 
     def members(self, indices: NDArray[np.intp]) -> Members:
-        """Those of these that have a mask."""
+        """Return which of these requests have a mask."""
         found = np.zeros(len(self.slots), np.bool_)
         found[indices] = self.slots[indices] != UNGUIDED
         return found
 
     def scheduled(self, names: Sequence[str] | None) -> Members:
-        """Those of a step that have a mask; None is all."""
+        """Return which requests of a step have a mask; None is all."""
         found: Members = self.slots != UNGUIDED
         if names is not None:
             skipped = self._running.keys() - set(names)
@@ -167,9 +167,9 @@ class V2Runner:
         self._plan: Plan | None = None
         """That of this step."""
         self._applied = False
-        """Whether its masks were used."""
+        """True if its masks were used."""
         self.wrapped = self.engine.unsupported_reason is None
-        """Whether vLLM's sampler calls `mask`."""
+        """True if vLLM's sampler calls `mask`."""
         if self.wrapped:
             self._pipeline = self.engine.pipeline
             self.engine.appended = self.appended

@@ -21,12 +21,12 @@ class PythonForm:
 
     kind: Literal["json_schema", "choice"]
     value: Any
-    """What the constructor of this kind takes."""
+    """The argument that the constructor of this kind takes."""
     read: Callable[[str], Any]
 
 
 def is_python(of: Any) -> bool:
-    """Whether this is a type, and not a form that clients send."""
+    """True if this is a type, and not a form that clients send."""
     if isinstance(of, type | types.UnionType | typing.NewType):
         return True
     # `type X = ...`, since Python 3.12
@@ -35,8 +35,8 @@ def is_python(of: Any) -> bool:
 
 
 def form_of(of: Any, *, texts: bool = True) -> PythonForm:
-    """What a type asks for. `texts`: an `Enum` or `Literal` of texts is these texts,
-    not JSON. Raises SpecError."""
+    """Return what a type asks for. `texts`: an `Enum` or `Literal` of texts is these
+    texts, not JSON. Raises SpecError."""
     # it takes a tenth of a second, and few processes need it
     from guided_plugin.spec.python.types import JsonType
 

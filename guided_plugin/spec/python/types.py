@@ -42,7 +42,7 @@ class JsonType:
 
     @property
     def texts(self) -> list[str] | None:
-        """Of an `Enum` or `Literal` whose values are all texts, these."""
+        """The texts of an `Enum` or `Literal` that has nothing else."""
         if self._adapter.core_schema["type"] not in ("enum", "literal"):
             return None
         values = self.schema.get("enum", [self.schema.get("const")])
@@ -100,7 +100,7 @@ class _Schemas(GenerateJsonSchema):
         return super().enum_schema(schema)
 
     def set_schema(self, schema: Any) -> dict[str, Any]:
-        """Of a set of anything, items are scalars."""
+        """Return the schema of a set, whose items are scalars where it does not say."""
         made = super().set_schema(schema)
         return {**made, "items": made.get("items") or _SCALARS}
 

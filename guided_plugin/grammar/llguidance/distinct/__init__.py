@@ -1,4 +1,5 @@
-"""What a grammar can't remember: that the scalars in an array are all different.
+"""Checks of what a grammar can't remember: that the scalars in an array are all
+different.
 
 spellings.py  the tokens of a vocabulary by the text that they spell
 seen.py       the items of one array so far, and the texts from which only these can come

@@ -59,7 +59,7 @@ class DistinctCheck(Track):
         return True
 
     def stays_distinct(self, tokens: Iterable[int]) -> bool:
-        """Whether no item is there twice after these tokens, which its grammar allows
+        """True if no item is there twice after these tokens, which its grammar allows
         and which end its output: where else an item could lead does not matter."""
         return all(map(self.fork(explores=False).accept, tokens))
 
@@ -86,8 +86,8 @@ class DistinctCheck(Track):
                 forbid(row, np.array([token]))
 
     def _crossing(self, tokens: list[int], table: Spelled, seen: Seen) -> list[int]:
-        """Those of some tokens that end an item and begin another which do not surely
-        leave something to that one."""
+        """Return the tokens, from a few, that end an item and begin another which do
+        not surely leave something to that one."""
         if not tokens or self.state.behind or not seen.steady:
             return tokens
         text = self.state.text
@@ -106,7 +106,7 @@ class DistinctCheck(Track):
 
 
 def _allowed(row: MaskArray, tokens: Ids) -> list[int]:
-    """Those of some tokens that a mask allows."""
+    """Return the tokens that a mask allows, from a few."""
     found: list[int] = tokens[
         np.flatnonzero(row[tokens >> 5] >> (tokens & 31) & 1)
     ].tolist()

@@ -28,11 +28,11 @@ class Seen:
 
     @property
     def steady(self) -> bool:
-        """Whether the next item may be what this one may."""
+        """True if the next item may be what this one may."""
         return self.marks > PLAIN and not self.marks & (self.marks - 1)
 
     def copy(self) -> Seen:
-        """The same items, to which others may be added."""
+        """Return these items, to which others may be added."""
         other = Seen(self.marks, self.values)
         # Each list of beginnings is complete once the next item is there.
         other._explored = [*self._explored]

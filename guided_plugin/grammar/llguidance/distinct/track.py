@@ -54,7 +54,7 @@ class State:
     count: int = 0
     """How many of them are there."""
     behind: bool = False
-    """Whether it is behind an item: none is in progress or may begin."""
+    """True if it is behind an item: none is in progress or may begin."""
     mode: Mode = Mode.BETWEEN
     text: bytes = b""
     """What is there of the item in progress."""
@@ -101,7 +101,7 @@ class Track:
         """`start`: a matcher over `BYTES` at the beginning."""
         self._start = start
         self._explores = True
-        """Whether it finds out what items can still become; else it finds repeated
+        """True if it finds out what items can still become; else it finds repeated
         items alone."""
         self._matcher = start()
         self._fed: list[int] = []
@@ -186,7 +186,7 @@ class Track:
         return True
 
     def fits(self, data: bytes) -> bool:
-        """Whether something new can come after bytes."""
+        """True if something new can come after bytes."""
         if not self.accept_bytes(data):
             return False
         self.back(1)
@@ -200,7 +200,7 @@ class Track:
         return set() if seen is None or self.state.behind else seen.dead
 
     def has_room(self) -> bool:
-        """Whether an item in progress may go on in several ways: when it ends, the next
+        """True if an item in progress may go on in several ways: when it ends, the next
         one may begin as it did. False where that is not known."""
         state = self.state
         dead = self.dead
@@ -250,7 +250,7 @@ class Track:
             end -= 1
 
     def _lives(self, seen: Seen, text: bytes) -> bool:
-        """Whether something new can come of the beginning of an item."""
+        """True if something new can come of the beginning of an item."""
         ahead = self._matcher.deep_copy()
         if text and not ahead.consume_tokens([*text]):
             return False

@@ -85,7 +85,7 @@ class Algebra:
         keywords."""
         self.document = document
         self.wide = wide
-        """Whether a value is in a shape if any reading of formats, and of draft 4's
+        """True if a value is in a shape: if any reading of formats, and of draft 4's
         integers, puts it there, not all of them."""
         self._read = read
         self._closing = closing
@@ -143,7 +143,7 @@ class Algebra:
         return self.all_of(map(self._of, sorted(literals)))
 
     def empty(self, literals: Literals) -> bool:
-        """Whether no value satisfies all of them. False where that is not known."""
+        """True if no value satisfies all of them. False where that is not known."""
         if not literals:
             return False
         if literals in self._empty:
@@ -198,7 +198,7 @@ class Algebra:
         return {kind: self._reduced(kind, met) for kind, met in result.items()}
 
     def allows_name(self, constraint: Object, name: str) -> bool:
-        """Whether `propertyNames` lets a property have this name."""
+        """True if `propertyNames` lets a property have this name."""
         return not constraint.names or all(
             any(string.has(name) for string in self.strings(literals))
             for literals in constraint.names
@@ -231,7 +231,7 @@ class Algebra:
         return shape
 
     def _allows_nothing(self, literals: Literals) -> bool:
-        """Whether no value satisfies all of them, as far as shapes and the terminals
+        """True if no value satisfies all of them, as far as shapes and the terminals
         of strings tell."""
         shape = self.shape(literals)
         strings = cast("tuple[String, ...]", shape["string"])
@@ -268,7 +268,7 @@ class Algebra:
         return tuple(met)
 
     def _possible(self, constraint: Constraint) -> bool:
-        """Whether nothing shows that no value satisfies a constraint."""
+        """True if nothing shows that no value satisfies a constraint."""
         if getattr(constraint, "values", None) in ((), frozenset()):
             return False
         needed: list[Literals] = []

@@ -60,7 +60,7 @@ class Bound:
     exclusive: bool
 
     def allows(self, value: Fraction, sign: int) -> bool:
-        """Whether it allows a number. `sign`: 1 for a lower bound, -1 for an upper."""
+        """True if it allows a number. `sign`: 1 for a lower bound, -1 for an upper."""
         distance = (value - exact(self.value)) * sign
         if distance == 0:
             return not self.exclusive
@@ -116,7 +116,7 @@ class Number:
         return sum(1 for _ in islice(members, most))
 
     def has(self, value: Fraction) -> bool:
-        """Whether a number satisfies all demands."""
+        """True if a number satisfies all demands."""
         if self.low is not None and not self.low.allows(value, 1):
             return False
         if self.high is not None and not self.high.allows(value, -1):
@@ -162,7 +162,7 @@ class String:
         return met
 
     def has(self, text: str) -> bool:
-        """Whether a string is one of these."""
+        """True if a string is one of these."""
         return (
             (self.values is None or text in self.values)
             and self.shortest <= len(text)
@@ -234,7 +234,7 @@ class Properties:
     None: not mentioned, so anything.
     """
     describes: bool = True
-    """Whether these are the properties that an object has, as far as the schema says;
+    """True if these are the properties that an object has, as far as the schema says;
     under `not` they are not."""
     by_name: dict[str, Literals] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -263,8 +263,8 @@ class Object:
     shortest: int = 0
     longest: int | None = None
     asked: tuple[str, ...] = ()
-    """Those of `required` that the schema asks for by name: where objects are closed
-    they are described."""
+    """Names of `required` that the schema asks for: where objects are closed they are
+    described."""
     unless: tuple[Literals, ...] = ()
     """Conjunctions that the object must not satisfy, kept until everything else about
     it is known."""
@@ -309,7 +309,7 @@ Constraint = Null | Boolean | Number | String | Array | Object
 
 
 def describes(constraint: Constraint) -> bool:
-    """Whether a constraint says which properties an object has."""
+    """True if a constraint says which properties an object has."""
     return isinstance(constraint, Object) and any(
         each.describes for each in constraint.properties
     )

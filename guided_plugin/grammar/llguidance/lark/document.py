@@ -32,7 +32,7 @@ class Numbered:
     schema: Any
     path: Path
     keywords: Mapping[str, Any]
-    """Those that count; of a schema that is true or false, none."""
+    """The keywords that count; a schema that is true or false has none."""
 
 
 class Document:

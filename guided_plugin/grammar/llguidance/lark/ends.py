@@ -35,8 +35,8 @@ _TIMES = 16
 """How often a rule's longest ending may turn out to be longer: 12 at most in real
 schemas whose rules don't nest without end."""
 _MOST_BYTES = 300_000
-"""Of a text that is written: no look proves an ending of more tokens (`endings`), and
-counts that multiply each other would fill all memory."""
+"""Bytes of a text that is written, at most: no look proves an ending of more tokens
+(`endings`), and counts that multiply each other would fill all memory."""
 CONTROL_BYTE = 0xFF
 """Begins what stands for a control token in a text; no text has it."""
 

@@ -55,7 +55,7 @@ class Expected:
 
     symbol: Symbol
     parameter: int
-    """Of the symbol's rule."""
+    """The parameter of the symbol's rule."""
     behind: Expected | None
     text: bytes | None = None
     """The shortest text of the symbol, once that was asked for."""
@@ -268,7 +268,7 @@ def _behind_space(text: bytes, at: int) -> int:
 
 
 def _takes(expression: Expression, text: str) -> bool:
-    """Whether an expression may take a JSON text, as far as texts are listed in it."""
+    """True if an expression may take a JSON text, as far as texts are listed in it."""
     match expression:
         case Texts(texts):
             return text in texts

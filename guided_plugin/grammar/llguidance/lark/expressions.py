@@ -28,7 +28,7 @@ class Regex(NamedTuple):
 
     source: str
     may_be_empty: bool = False
-    """Whether it may take no text at all."""
+    """True if it may take no text at all."""
 
 
 class Fragment(NamedTuple):
@@ -53,7 +53,7 @@ class Group(NamedTuple):
 
     @property
     def intersects(self) -> bool:
-        """Whether several parts must take the same text."""
+        """True if several parts must take the same text."""
         return self.operator == AND and len(self.parts) > 1
 
 
@@ -75,7 +75,7 @@ class Known:
 
 
 def may_be_empty(expression: Expression) -> bool:
-    """Whether an expression may take no text: an intersection, or one with a part that
+    """True if an expression may take no text: an intersection, or one with a part that
     may take none."""
     match expression:
         case Regex():

@@ -96,7 +96,8 @@ class _Writer:
         matches."""
         self.described = self.described_names()
         self.live: dict[str, Literals] = {}
-        """Those of them that properties may have, with what their values must satisfy."""
+        """The listed names that properties may have, with what their values must
+        satisfy."""
         for name in self.listed_names(allowed):
             matched = self.matched[name] = constraint.matched(name)
             described = self.described is None or name in self.described or matched

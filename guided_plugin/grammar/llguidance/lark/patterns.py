@@ -131,17 +131,17 @@ def lead(source: str) -> str | None:
 
 
 def matches(source: str, text: str) -> bool:
-    """Whether a pattern is found in a text."""
+    """True if a pattern is found in a text."""
     return _takes(pattern(source), text, f"pattern {source[:80]!r}")
 
 
 def matches_format(name: str, text: str) -> bool:
-    """Whether a text has a format."""
+    """True if a text has a format."""
     return _takes(quoted_format(name), text, f"format {name!r}")
 
 
 def _takes(expression: Expression, text: str, what: str) -> bool:
-    """Whether an expression takes the string literal of a text, in time linear in its
+    """True if an expression takes the string literal of a text, in time linear in its
     length.
 
     Python's `re` would take exponential time for some patterns, and clients write them.
@@ -203,7 +203,7 @@ def _is_plain(node: Node) -> bool:
 
 
 def _has_nothing(node: Node, leaf: Leaf) -> bool:
-    """Whether some character of a tree can't be any."""
+    """True if some character of a tree can't be any."""
     if isinstance(node, Characters):
         return leaf(node) == NOTHING
     return any(_has_nothing(child, leaf) for child in children(node))
@@ -286,7 +286,7 @@ def _matcher_of(expression: Expression) -> Any:
 
 @remembered(_bytes)
 def takes_nothing(expression: Expression) -> bool:
-    """Whether an expression takes no text. False where llguidance can't tell."""
+    """True if an expression takes no text. False where llguidance can't tell."""
     matcher = _matcher_of(expression)
     return not matcher.get_error() and not _next_bytes(matcher)
 

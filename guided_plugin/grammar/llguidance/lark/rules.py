@@ -48,7 +48,7 @@ class Terminal:
     """It is a list of texts, a string that is free but for its length or for some texts,
     or a number in a range: it takes something, and llguidance takes it."""
     empty: bool | None = None
-    """Whether it takes nothing; None before that is asked."""
+    """True if it takes nothing; None before that is asked."""
 
     @property
     def literal(self) -> str | None:
@@ -86,14 +86,14 @@ class LarkGrammar:
 
     text: str
     distinct: bool = False
-    """Whether its outputs must be checked for items or names that are not distinct."""
+    """True if its outputs must be checked for items or names that are not distinct."""
     left_out: tuple[str, ...] = ()
     """Keywords that a spec asks for and an operator leaves unenforced."""
     forces: bool = True
-    """Whether text that must follow is short enough to be looked for while a batch
+    """True if text that must follow is short enough to be looked for while a batch
     waits."""
     plain: bool = False
-    """Whether it consists of texts and plain terminals."""
+    """True if it consists of texts and plain terminals."""
     rules: RuleSet | None = field(default=None, compare=False, repr=False)
     """What it was written from; None for a client's own grammar, and where it is
     packed."""
@@ -163,7 +163,7 @@ class RuleSet:
     tokens: frozenset[int]
     """Tokens that rules name by their number."""
     spaced: bool
-    """Whether a space follows commas and colons."""
+    """True if a space follows commas and colons."""
 
     def packed(self) -> bytes:
         """The rules as plain data, for other processes."""
@@ -191,7 +191,7 @@ class Grammar:
     fragments: dict[Expression, str] = field(default_factory=dict)
     """The names of parts of terminals."""
     distinct: bool = False
-    """Whether its outputs must be checked for items that are not distinct."""
+    """True if its outputs must be checked for items that are not distinct."""
     left_out: set[str] = field(default_factory=set)
     """Keywords that its schemas ask for and that are left unenforced."""
     marks: Iterator[int] = field(default_factory=itertools.count)

@@ -80,13 +80,13 @@ def _any_strings(string: String, character: str) -> Regex:
 
 
 def is_empty(string: String) -> bool:
-    """Whether no string satisfies a constraint, unless it lists none or its lengths
+    """True if no string satisfies a constraint, unless it lists none or its lengths
     exclude each other."""
     return not is_listed(string) and empty_terminal(string_terminal(string))
 
 
 def is_listed(string: String) -> bool:
-    """Whether a constraint lists its strings, or they are free but for their length."""
+    """True if a constraint lists its strings, or they are free but for their length."""
     return not (
         string.patterns or string.no_patterns or string.formats or string.excluded
     )
@@ -118,7 +118,7 @@ def excluding(texts: Iterable[str]) -> list[Expression]:
 
 
 def empty_terminal(expression: Expression) -> bool:
-    """Whether an expression takes no text. Of an intersection of any string with a few
+    """True if an expression takes no text. Of an intersection of any string with a few
     left out there are always others."""
     if not may_be_empty(expression):
         return False

@@ -53,7 +53,7 @@ class _Span(NamedTuple):
     """The leaves that may come first in it."""
     last: frozenset[int] = frozenset()
     empty: bool = True
-    """Whether there may be nothing of it."""
+    """True if there may be nothing of it."""
 
 
 class Lexing:
