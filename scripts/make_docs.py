@@ -295,8 +295,8 @@ way to the event loop.
 Left on vLLM's objects:
 
 - `extra_args` of a request: `guided_left` (left to vLLM), `guided_reasoning` (what its caller says of it)
-- the input processor, the worker, the sampler, the token ids of its requests: `_guided_gate`, `_guided_engine`,
-  `_guided_runners`, `_guided_runner`
+- the input processor, the worker, the sampler, the token ids of its requests, reasoning parsers: `_guided_gate`,
+  `_guided_engine`, `_guided_runners`, `_guided_runner`, `_guided_ends`
 - each wrapper: `_guided_plugin`
 - `additional_config` where the speculative config is the plugin's: `guided_plugin_jump`
 - the scheduler: `_guided_state` (requests that are led to an end, or whose constrained part may not have begun;

@@ -100,41 +100,40 @@ class Gate:
         self._reasoner = "" if outputs.enable_in_reasoning else outputs.reasoning_parser
 
     def concerns(self, params: Any) -> bool:
-        """True if a request is guided, or will be."""
-        extra = getattr(params, "extra_args", None)
-        if extra and extra.get(GUIDED) is not None:
+        """True if a request is guided, or will be, or is refused."""
+        try:
+            return self.asked(params) is not None
+        except GuidedError:
             return True
-        if self.unsupported_reason is not None:
-            return False
-        return bool(_misspelt(extra)) or (
-            self.options.take_over and constraint(params) is not None
-        )
 
-    def asked(self, params: Any) -> Asked | Admitted:
-        """Return what a guided request asks for; params that were admitted hold that.
-        Raises GuidedError."""
+    def asked(self, params: Any) -> Asked | Admitted | None:
+        """Return what a request asks for, if it is guided; params that were admitted
+        hold that. Raises GuidedError."""
+        extra = getattr(params, "extra_args", None) or {}
+        ours: Any = extra.get(GUIDED)
+        if ours is None:
+            if self.unsupported_reason is not None:
+                return None
+            if key := _misspelt(extra):
+                hint = f"did you mean {GUIDED!r}?"
+                raise SpecError(f"unknown key {key!r}", where=EXTRA, hint=hint)
+            theirs = constraint(params) if self.options.take_over else None
+            return None if theirs is None else Asked(theirs, own=False)
         if self.unsupported_reason is not None:
             raise self.unsupported_reason
-        ours: Any = (params.extra_args or {}).get(GUIDED)
-        theirs = constraint(params) if ours is not LEFT else None
-        if ours is not None and theirs is not None:
+        if ours is not LEFT and constraint(params) is not None:
             hint = "use one of the two"
             raise SpecError(
                 "is given together with another constraint", where=GUIDED, hint=hint
             )
-        if isinstance(ours, Admitted):
-            return ours
-        if ours is None and (key := _misspelt(params.extra_args)):
-            hint = f"did you mean {GUIDED!r}?"
-            raise SpecError(f"unknown key {key!r}", where=EXTRA, hint=hint)
-        return Asked(theirs if ours is None else ours, ours is not None)
+        return ours if isinstance(ours, Admitted) else Asked(ours, own=True)
 
     def admit(self, params: Any) -> Any:
         """A copy of the params of a guided request that holds its `Admitted` spec;
         params that hold one are returned as they are. Waits for a spec that is not
         remembered. Raises GuidedError."""
         asked = self.asked(params)
-        if isinstance(asked, Admitted):
+        if not isinstance(asked, Asked):
             return params
         found = self.specs.begin(asked)
         return self.carry(
@@ -145,7 +144,7 @@ class Gate:
         """Admit a request on an event loop. Raises BusyError where too many specs wait
         for helpers."""
         asked = self.asked(params)
-        if isinstance(asked, Admitted):
+        if not isinstance(asked, Asked):
             return params
         light = is_within(asked.form, _LIGHT)
         found: Any = self.specs.known(asked) if light else None
@@ -155,7 +154,8 @@ class Gate:
             found = await asyncio.wrap_future(reader.submit(begin))
         if isinstance(found, Future):
             waiting = asyncio.wrap_future(found)
-            waiting.add_done_callback(_take_error)
+            # else asyncio logs that nothing has waited for its error
+            waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
             # a client that hangs up ends its own wait only
             found = await asyncio.shield(waiting)
         return self.carry(params, found)
@@ -164,7 +164,7 @@ class Gate:
         """Begin the spec of a request that will come, if it is guided. What is wrong
         with it is raised when it comes."""
         with suppress(GuidedError):
-            asked = self.asked(params) if self.concerns(params) else None
+            asked = self.asked(params)
             if isinstance(asked, Asked):
                 self.specs.begin(asked, ahead=True)
 
@@ -329,14 +329,9 @@ def _check_numbers(params: Any) -> None:
         "repetition_penalty": [penalty, 1 / penalty],
         "logit_bias": (params.logit_bias or {}).values(),
     }
-    for name in factors:
-        for factor in factors[name]:
+    for name, given in factors.items():
+        for factor in given:
             if not factor <= _LARGEST:  # also NaN
                 what = "makes logits infinite, which no mask can take away"
                 hint = "usual values are 1 to 1.5, and biases up to 100"
                 raise RequestError(what, where=name, hint=hint)
-
-
-def _take_error(done: asyncio.Future[Any]) -> None:
-    if not done.cancelled():
-        done.exception()  # else asyncio logs that nothing has waited for it

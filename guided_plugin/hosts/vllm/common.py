@@ -181,14 +181,18 @@ def drafts_of(vllm_config: Any) -> int:
     return 0 if speculative is None else int(speculative.num_speculative_tokens)
 
 
+def tokenizer_of(vllm_config: Any) -> Any:
+    """An engine's tokenizer."""
+    from vllm.tokenizers import cached_tokenizer_from_config
+
+    return cached_tokenizer_from_config(model_config=vllm_config.model_config)
+
+
 def vocabulary_of(vllm_config: Any) -> Vocabulary:
     """The vocabulary of an engine's tokenizer; it ends where the model's own
     configuration says."""
-    from vllm.tokenizers import cached_tokenizer_from_config
-
-    model = vllm_config.model_config
-    tokenizer = cached_tokenizer_from_config(model_config=model)
-    declared = model.try_get_generation_config().get("eos_token_id")
+    tokenizer = tokenizer_of(vllm_config)
+    declared = vllm_config.model_config.try_get_generation_config().get("eos_token_id")
     named = declared if isinstance(declared, list) else [declared]
     stops = {getattr(tokenizer, "eos_token_id", None), *named} - {None}
     if not stops:

@@ -41,7 +41,6 @@ from guided_plugin.hosts.vllm.health import (
     ENGINES,
     engine_of,
     in_background,
-    wait_for,
 )
 from guided_plugin.hosts.vllm.hold import NEEDED
 from guided_plugin.hosts.vllm.logits import GuidedRequest, StepHooks
@@ -66,6 +65,10 @@ _FIRST = OutputSpec.choice(["a"])
 
 _STARTED = "guided decoding"
 """What an engine waits for at its start: the grammar worker, inline its backends."""
+
+
+_SECONDS = 60.0
+"""How long an engine waits at its start at most, in each of its processes."""
 
 
 class Engine:
@@ -197,7 +200,7 @@ class Engine:
         request_id = told.request_id or uuid4().hex
         try:
             if not told.request_id:
-                self.refuse(_unnamed())
+                self.refuse(_UNNAMED)
             if self.unsupported_reason is not None:
                 raise self.unsupported_reason
             older = self._running.get(request_id)
@@ -279,10 +282,17 @@ class Engine:
 
     def wait_ready(self) -> None:
         """Wait until guided requests need not, for a bounded time."""
-        if self.unsupported_reason is None and self.options.take_over:
-            self._started |= wait_for(
-                self._ready, _STARTED, "guided requests get status 503 until then"
+        if self.unsupported_reason is not None or not self.options.take_over:
+            return
+        start = time.monotonic()
+        if self._ready.wait(_SECONDS):
+            self._started = True
+            _log.info("%s is ready after %.2f s", _STARTED, time.monotonic() - start)
+        else:
+            what = (
+                "%s is not ready after %g s: guided requests get status 503 until then"
             )
+            _log.warning(what, _STARTED, _SECONDS)
 
     def metrics(self, growth: bool = False) -> dict[str, Any]:
         """The figures of its pipeline as plain data, for other processes. `growth`:
@@ -329,12 +339,11 @@ def limits_of(params: Any) -> str:
     return ", ".join(name for name in REQUEST_LIMITS if getattr(params, name))
 
 
-def _unnamed() -> GuidedError:
-    return RequestError(
-        "vLLM's scheduler does not run the plugin, so a failed request would look finished",
-        hint="install the package in the environment of all of vLLM's processes, and don't filter its entry "
-        "points (VLLM_PLUGINS)",
-    )
+_UNNAMED = RequestError(
+    "vLLM's scheduler does not run the plugin, so a failed request would look finished",
+    hint="install the package in the environment of all of vLLM's processes, and don't filter its entry "
+    "points (VLLM_PLUGINS)",
+)
 
 
 def sample_tokens(self: Any, *args: Any, original: Any, **kwargs: Any) -> Any:

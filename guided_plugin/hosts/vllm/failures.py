@@ -134,7 +134,12 @@ def update_from_output(
     }
     for request_id, reason in failed.items():
         _log.error("request %s: output cut off: %s", printable(request_id), reason)
-        _end_as_error(self, request_id, reason)
+        # It ends at the end of this update, also without a token in this step.
+        ending = self.grammar_compile_error_reqs
+        if isinstance(ending, dict):  # since 0.33
+            ending[request_id] = _error(reason)
+        else:
+            ending.add(request_id)
     # The scheduler may drop a request in this update.
     watched = dict(state.watched)
     outputs = original(self, scheduler_output, model_runner_output, *args, **kwargs)
@@ -176,16 +181,6 @@ def _tell_end(output: Any, reason: str, request: Any) -> None:
 
 def _is_live(request: Any) -> bool:
     return request is not None and not request.is_finished()
-
-
-def _end_as_error(scheduler: Any, request_id: str, reason: str) -> None:
-    """Have the scheduler end a request at the end of its update, also one without a
-    token in this step."""
-    ending = scheduler.grammar_compile_error_reqs
-    if isinstance(ending, dict):  # since 0.33
-        ending[request_id] = _error(reason)
-    else:
-        ending.add(request_id)
 
 
 def _error(reason: str) -> Any:

@@ -337,11 +337,6 @@ def _as_written(tool: Any, asked: Any) -> Any:
             "properties": {},
             "additionalProperties": False,
         }
-    if not changes:
-        return tool
-    function = function.model_copy(update=changes)
-    return (
-        tool.model_copy(update={"function": function})
-        if hasattr(tool, "function")
-        else function
-    )
+    if hasattr(tool, "function"):
+        changes = {"function": function.model_copy(update=changes)}
+    return tool.model_copy(update=changes)

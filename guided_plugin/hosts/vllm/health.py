@@ -16,7 +16,6 @@ import asyncio
 import logging
 import math
 import threading
-import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -32,9 +31,6 @@ _log = logging.getLogger(__name__)
 
 ENGINES: weakref.WeakSet[Any] = weakref.WeakSet()
 """Each `Engine` of this process."""
-
-_SECONDS = 60.0
-"""How long the start of a server waits at most, in each of its processes."""
 
 
 async def ask_all(llm: Any, method: str, args: tuple[Any, ...] = ()) -> list[Any]:
@@ -157,17 +153,6 @@ def wait_ready(self: Any, *args: Any, original: Any, **kwargs: Any) -> None:
         self.collective_rpc(HEALTH, args=(True,))
     except Exception as error:  # frontends are told, too
         _log.warning("the engine's workers do not wait: %s", error)
-
-
-def wait_for(ready: threading.Event, what: str, late: str) -> bool:
-    """Wait until something is ready, for a bounded time; whether it is. `late`: what
-    follows if not."""
-    start = time.monotonic()
-    if ready.wait(_SECONDS):
-        _log.info("%s is ready after %.2f s", what, time.monotonic() - start)
-        return True
-    _log.warning("%s is not ready after %g s: %s", what, _SECONDS, late)
-    return False
 
 
 def in_background(work: Callable[[], object], name: str) -> threading.Event:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from types import SimpleNamespace
 from typing import Any
 
@@ -131,19 +132,17 @@ class Uploads:
         self._device = device
         # [uploads, longest] int64. A host is two steps ahead of its device; a step has
         # eight of them at most.
-        self._host = torch.zeros(
+        host = torch.zeros(
             32, longest, dtype=torch.int64, pin_memory=device.type == "cuda"
         )
-        self._rows = self._host.numpy()
-        self._turn = 0
+        self._turns = cycle(zip(host, host.numpy(), strict=True))
 
     def __call__(self, values: Sequence[int] | NDArray[np.int64]) -> Tensor:
         """On the device; nothing waits for the copy."""
-        self._turn = (self._turn + 1) % len(self._rows)
-        self._rows[self._turn, : len(values)] = values
-        return self._host[self._turn, : len(values)].to(
-            self._device, non_blocking=True, copy=True
-        )
+        host, row = next(self._turns)
+        row[: len(values)] = values
+        sent: Tensor = host[: len(values)]
+        return sent.to(self._device, non_blocking=True, copy=True)
 
 
 class StepHooks:

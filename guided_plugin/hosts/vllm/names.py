@@ -330,7 +330,6 @@ NAMES: Mapping[Part, tuple[Name, ...]] = {
             "vllm.distributed.parallel_state:GroupCoordinator",
             has=("cpu_group", "is_last_rank"),
         ),
-        Name("vllm.config:VllmConfig", has=("device_config",)),
     ),
     Part.V1: (
         Name(

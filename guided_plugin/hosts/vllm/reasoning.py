@@ -12,18 +12,20 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from guided_plugin.config import SpecLimits
 from guided_plugin.errors import RequestError
 from guided_plugin.grammar.vocabulary import Vocabulary
-from guided_plugin.hosts.vllm.common import is_within
+from guided_plugin.hosts.vllm.common import is_within, tokenizer_of
 from guided_plugin.spec.triggers import Trigger
 
 _MOST_PARSERS = 32
 _SMALL = SpecLimits(max_spec_bytes=4096)
 """Parsers are kept by their arguments, which come from clients: so many, with arguments
 so long."""
+
+_ENDS = "_guided_ends"
+"""The attribute of a parser with what ends the reasoning, once that was asked for."""
 
 _SEQUENCES = ("_think_close_ids", "_end_token_ids")
 """Attributes in which parsers keep the tokens of an end that is more than one."""
@@ -57,49 +59,45 @@ class Reasoning:
         self._parsers: dict[str, Any] = {}
         """By their arguments. To make one takes as long as its tokenizer takes to list
         its vocabulary."""
-        self._ends = WeakKeyDictionary[Any, tuple[Trigger, ...]]()
 
     def ends(self, said: Said, prompt_token_ids: Sequence[int]) -> tuple[Trigger, ...]:
         """Return what ends the reasoning part of an output; empty if it has none.
         Raises RequestError."""
         if said.ended:
             return ()
-        kwargs = said.kwargs
-        key = ""
-        if is_within(kwargs, _SMALL):
-            key = json.dumps(kwargs, sort_keys=True, default=repr)
+        parser = self._kept(said.kwargs)
+        if said.ended is None and parser.is_reasoning_end(prompt_token_ids):
+            return ()
+        if not hasattr(parser, _ENDS):
+            setattr(parser, _ENDS, self._ends_of(parser, said.kwargs))
+        ends: tuple[Trigger, ...] = getattr(parser, _ENDS)
+        return ends
+
+    def _kept(self, kwargs: Mapping[str, Any]) -> Any:
+        """A parser of these arguments, which is kept if they are small."""
+        if not is_within(kwargs, _SMALL):
+            return self._parser(kwargs)
+        key = json.dumps(kwargs, sort_keys=True, default=repr)
         parser = self._parsers.get(key)
         if parser is None:
             parser = self._parser(kwargs)
             if len(self._parsers) >= _MOST_PARSERS:
                 self._parsers.clear()
-            if key:
-                self._parsers[key] = parser
-        if said.ended is None and parser.is_reasoning_end(prompt_token_ids):
-            return ()
-        ends = self._ends.get(parser)
-        if ends is None:
-            ends = self._ends[parser] = self._ends_of(parser, kwargs)
-        return ends
+            self._parsers[key] = parser
+        return parser
 
     def _parser(self, kwargs: Mapping[str, Any]) -> Any:
         from vllm.reasoning import ReasoningParserManager
 
-        tokenizer = self._tokenizer()
         make = ReasoningParserManager.get_reasoning_parser(self._name)
         try:
-            return make(tokenizer=tokenizer, **kwargs)
+            return make(tokenizer=tokenizer_of(self._config), **kwargs)
         except Exception as error:  # clients give the arguments
             raise RequestError(
                 f"the reasoning parser {self._name!r} can't be made: {error}",
                 where="reasoning",
                 hint="check chat_template_kwargs and the model's tokenizer",
             ) from error
-
-    def _tokenizer(self) -> Any:
-        from vllm.tokenizers import cached_tokenizer_from_config
-
-        return cached_tokenizer_from_config(model_config=self._config.model_config)
 
     def _ends_of(self, parser: Any, kwargs: Mapping[str, Any]) -> tuple[Trigger, ...]:
         found = tuple(dict.fromkeys(self._candidates(parser)))
@@ -121,7 +119,7 @@ class Reasoning:
         text: str | None = parser.reasoning_end_str
         ids = getattr(parser, "reasoning_end_token_ids", None)
         if ids:
-            own = self._tokenizer().get_vocab().get(text)
+            own = tokenizer_of(self._config).get_vocab().get(text)
             return [Trigger((token,), kept=token != own) for token in sorted(ids)]
         single = getattr(parser, "end_token_id", None)
         if isinstance(single, int):

@@ -19,6 +19,7 @@ from vllm.v1.worker.worker_base import WorkerBase
 from vllm_support import config, params_of, runner_config, runner_params, told
 
 import guided_plugin as gp
+from guided_plugin.hosts.vllm import engine as vllm_engine
 from guided_plugin.hosts.vllm import health as vllm_ready
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.common import GUIDED
@@ -49,18 +50,25 @@ def test_a_gate_that_is_ready_has_made_all_but_the_helper_that_a_spec_needs(
 
 @pytest.mark.usefixtures("byte_tokenizer")
 def test_an_engine_guides_nothing_before_its_worker_is_there_and_waits_for_nothing_then(
-    monkeypatch,
+    monkeypatch, caplog
 ):
+    caplog.set_level("INFO")
     runner = V1Runner(runner_config("process", take_over=True), torch.device("cpu"))
     engine = runner.engine
     try:
         held = threading.Event()
         monkeypatch.setattr(engine, "_ready", held)
         assert "guided decoding is still starting" in engine.health()[0]
+        with monkeypatch.context() as patch:
+            patch.setattr(vllm_engine, "_SECONDS", 0.05)
+            engine.wait_ready()
+        assert "guided decoding is not ready after 0.05 s: guided" in caplog.text
+        assert not engine._started
         monkeypatch.setattr(engine, "_ready", engine.pipeline.runtime.ready)
         engine.wait_ready()
         assert engine.health() == ("", 0.0)
         assert engine._started
+        assert "guided decoding is ready after" in caplog.text
         add = Mock(side_effect=engine.pipeline.add_request)
         monkeypatch.setattr(engine.pipeline, "add_request", add)
         guided = engine.begin(
@@ -107,19 +115,6 @@ def test_a_worker_answers_for_its_own_engine_alone():
     assert [len(WorkerBase.guided_metrics(worker)) for worker in workers] == [0, 1]
     for engine in engines:
         engine.close()
-
-
-def test_the_wait_is_bounded_and_told(monkeypatch, caplog):
-    monkeypatch.setattr(vllm_ready, "_SECONDS", 0.05)
-    start = time.monotonic()
-    assert not vllm_ready.wait_for(threading.Event(), "the thing", "requests wait")
-    assert time.monotonic() - start < 5.0
-    assert "the thing is not ready after 0.05 s: requests wait" in caplog.text
-    caplog.set_level("INFO")
-    assert vllm_ready.wait_for(
-        vllm_ready.in_background(lambda: None, "work"), "the thing", ""
-    )
-    assert "the thing is ready after" in caplog.text
 
 
 def test_work_in_the_background_that_fails_ends_the_wait(caplog):
