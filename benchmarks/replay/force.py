@@ -25,7 +25,7 @@ from vllm.v1.worker.gpu.sample.sampler import Sampler
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from guided_plugin.errors import PipelineError
-from guided_plugin.hosts.vllm.logits import Uploads
+from guided_plugin.kernels.uploads import Uploads
 
 KEY = "replay"
 """In `extra_args`."""

@@ -24,7 +24,6 @@ from guided_plugin.compiling.limits import check_size
 from guided_plugin.config import GuidedConfig, SpecLimits
 from guided_plugin.errors import (
     CompileLimitError,
-    ConfigError,
     GuidedError,
     RequestError,
     SpecError,
@@ -157,17 +156,6 @@ def refused_unseen(vllm_config: Any, options: GuidedConfig) -> GuidedError | Non
     knows it: what it relies on itself, and what the model runner behind it does."""
     runner = Part.V2 if _uses_v2(vllm_config) else Part.V1
     return unsupported_reason(vllm_config, options) or broken(Part.FRONTEND, runner)
-
-
-def refuse_to_start(options: GuidedConfig) -> None:
-    """Raise ConfigError where requests that the plugin was to take over would come past
-    it."""
-    if options.enabled and options.take_over and rust_frontend():
-        raise ConfigError(
-            f"vLLM's Rust frontend ({RUST_FRONTEND}) sends requests past the plugin",
-            where="take_over",
-            hint=f"unset {RUST_FRONTEND}, or take_over: vLLM serves its own structured outputs then",
-        )
 
 
 def rust_frontend() -> bool:

@@ -122,9 +122,10 @@ class V2DraftRunner(V2Runner):
         if not (self.requests or self.requests.entered):
             return
         left, new = self.requests.update()
-        for sent in self._sent if left else ():
-            sent.members[left] = False
-            sent.plan.table.index_fill_(0, self.requests.upload(left), -1)
+        if left:
+            for sent in self._sent:
+                sent.members[left] = False
+                sent.plan.table.index_fill_(0, self.requests.upload(left), -1)
         if new and self._proposes:
             self._sent[1:] = [self._send(self.requests.members(np.array(new)))]
 

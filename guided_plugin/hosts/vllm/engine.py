@@ -22,15 +22,16 @@ from uuid import uuid4
 import torch
 
 from guided_plugin.compiling.compiler import GrammarCompiler
-from guided_plugin.errors import GuidedError, RequestError
+from guided_plugin.errors import ConfigError, GuidedError, RequestError
 from guided_plugin.hosts.vllm import logs
 from guided_plugin.hosts.vllm.common import (
+    RUST_FRONTEND,
     EngineSpec,
     drafts_of,
     engine_spec,
     prepared_from,
     ranks_of,
-    refuse_to_start,
+    rust_frontend,
     settings_of,
     stop_tokens,
     unsupported_reason,
@@ -80,7 +81,13 @@ class Engine:
         logs.adopt_handlers()
         self.config = vllm_config
         self.options, sources = settings_of(vllm_config)
-        refuse_to_start(self.options)
+        if self.options.enabled and self.options.take_over and rust_frontend():
+            # requests that the plugin was to take over would come past it
+            raise ConfigError(
+                f"vLLM's Rust frontend ({RUST_FRONTEND}) sends requests past the plugin",
+                where="take_over",
+                hint=f"unset {RUST_FRONTEND}, or take_over: vLLM serves its own structured outputs then",
+            )
         self.unsupported_reason = unsupported_reason(
             vllm_config, self.options
         ) or broken(Part.WORKER, runner)
@@ -152,10 +159,11 @@ class Engine:
         try:
             # Third parties' hooks are called where their backends work, not by each
             # rank.
-            plugins = None
-            if not self.serves:
-                disabled = self.options.disabled_plugins
-                plugins = Plugins(disabled=disabled, entry_points=False)
+            plugins = (
+                None
+                if self.serves
+                else Plugins(disabled=self.options.disabled_plugins, entry_points=False)
+            )
             mode = resolve_mode(self.options.mode, device)
             compiler = GrammarCompiler(
                 vocabulary_of(self.config),

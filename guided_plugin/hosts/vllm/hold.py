@@ -126,9 +126,7 @@ class SchedulerState:
 
     def __init__(self) -> None:
         self.turns = Turns()
-        self.watched: weakref.WeakValueDictionary[str, Any] = (
-            weakref.WeakValueDictionary()
-        )
+        self.watched = weakref.WeakValueDictionary[str, Any]()
         """Requests whose end has to be looked at, by id: their outputs are led, or
         their constrained part may not have begun."""
         self.needed: list[EngineSpec] = []

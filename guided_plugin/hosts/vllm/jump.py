@@ -25,9 +25,9 @@ from torch import Tensor
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GuidedError
 from guided_plugin.hosts.vllm.common import options_of
-from guided_plugin.hosts.vllm.logits import Uploads
 from guided_plugin.hosts.vllm.logs import adopt_handlers
 from guided_plugin.kernels import indexed_kernels
+from guided_plugin.kernels.uploads import Uploads
 
 _log = logging.getLogger(__name__)
 
@@ -262,9 +262,7 @@ class DraftsBySize:
 
     def __init__(self, listed: Sequence[int]) -> None:
         self._listed = listed
-        self.guided: weakref.WeakValueDictionary[str, Any] = (
-            weakref.WeakValueDictionary()
-        )
+        self.guided = weakref.WeakValueDictionary[str, Any]()
         """vLLM's requests by id; they are here as long as the scheduler has them."""
 
     def __getitem__(self, rows: int) -> int:

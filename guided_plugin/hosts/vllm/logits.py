@@ -13,17 +13,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import cycle
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from guided_plugin.errors import GuidedError
 from guided_plugin.hosts.vllm.patches import by_name
+from guided_plugin.kernels.uploads import Uploads
 from guided_plugin.plugins import Plugins
 from guided_plugin.step import NO_TOKEN, UNGUIDED, DecodeStep
 
@@ -124,27 +123,6 @@ def _find(indices: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
     return own, (own * stops).sum(1, keepdim=True)
 
 
-class Uploads:
-    """Small lists of integers for the device, through pinned memory that is used in
-    turn: to pin a new tensor for each takes as long as a few launches."""
-
-    def __init__(self, longest: int, device: torch.device) -> None:
-        self._device = device
-        # [uploads, longest] int64. A host is two steps ahead of its device; a step has
-        # eight of them at most.
-        host = torch.zeros(
-            32, longest, dtype=torch.int64, pin_memory=device.type == "cuda"
-        )
-        self._turns = cycle(zip(host, host.numpy(), strict=True))
-
-    def __call__(self, values: Sequence[int] | NDArray[np.int64]) -> Tensor:
-        """On the device; nothing waits for the copy."""
-        host, row = next(self._turns)
-        row[: len(values)] = values
-        sent: Tensor = host[: len(values)]
-        return sent.to(self._device, non_blocking=True, copy=True)
-
-
 class StepHooks:
     """Tells the plugins of one engine about its steps: `post_sampling` when the sampler
     of a model runner returns, `after_stop_criteria` when `Worker.sample_tokens` does.
@@ -223,7 +201,8 @@ def sample(self: Any, *args: Any, original: Any, **kwargs: Any) -> Any:
     result = original(self, *args, **kwargs)
     for runner in _behind(self.sampler):
         if runner.engine.hooks is not None:
-            runner.engine.hooks.sampled(runner.slots_of(batch), _tokens(*result[:2]))
+            slots = runner.requests.slots[batch.idx_mapping_np].tolist()
+            runner.engine.hooks.sampled(slots, _tokens(*result[:2]))
     return result
 
 
@@ -233,7 +212,7 @@ def _behind(sampler: Any) -> list[Any]:
     found: list[Any] | None = vars(sampler).get("_guided_runners")
     if found is None:
         runners = [getattr(one, "runner", None) for one in sampler.logits_processors]
-        found = [one for one in runners if hasattr(one, "slots_of")]
+        found = [one for one in runners if hasattr(one, "requests")]
         sampler._guided_runners = found
     return found
 

@@ -57,7 +57,7 @@ def difference(name: Name) -> str | None:
     try:
         found: Any = import_module(module)
     except ImportError as error:
-        lacks = _ROOT if error.name is None else error.name.partition(".")[0]
+        lacks = (error.name or _ROOT).partition(".")[0]
         if module.startswith(_ENDPOINTS) and lacks != _ROOT:
             return None
         return f"no module {module}: {error}"

@@ -21,10 +21,11 @@ from torch import Tensor
 
 from guided_plugin.hosts.vllm.common import engine_spec
 from guided_plugin.hosts.vllm.engine import Engine, timed
-from guided_plugin.hosts.vllm.logits import ForcedRows, GuidedRequest, Uploads
+from guided_plugin.hosts.vllm.logits import ForcedRows, GuidedRequest
 from guided_plugin.hosts.vllm.names import Part, When
 from guided_plugin.hosts.vllm.patches import patch
 from guided_plugin.kernels.loading import load_kernels
+from guided_plugin.kernels.uploads import Uploads
 from guided_plugin.step import NO_TOKEN, UNGUIDED
 
 

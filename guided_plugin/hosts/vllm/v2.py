@@ -20,11 +20,12 @@ from torch import Tensor
 
 from guided_plugin.hosts.vllm.common import drafts_of, engine_spec
 from guided_plugin.hosts.vllm.engine import Engine, limits_of, timed
-from guided_plugin.hosts.vllm.logits import ForcedRows, GuidedRequest, Uploads
+from guided_plugin.hosts.vllm.logits import ForcedRows, GuidedRequest
 from guided_plugin.hosts.vllm.names import Part, When
-from guided_plugin.hosts.vllm.patches import broken, patch
+from guided_plugin.hosts.vllm.patches import patch
 from guided_plugin.kernels import indexed_kernels
 from guided_plugin.kernels.loading import load_kernels
+from guided_plugin.kernels.uploads import Uploads
 from guided_plugin.step import NEVER, UNGUIDED
 
 Members: TypeAlias = NDArray[np.bool_]
@@ -175,10 +176,7 @@ class V2Runner:
             self.engine.appended = self.appended
             patch(When.V2)
             if self.engine.hooks is not None:
-                if broken(Part.HOOKS):
-                    self.engine.hooks = None
-                else:
-                    patch(When.SAMPLE)
+                patch(When.SAMPLE)
             # the model's logits, and those that vLLM has copied
             kinds = {torch.float32, vllm_config.model_config.dtype}
             load_kernels(
@@ -246,11 +244,6 @@ class V2Runner:
             if tokens is not None:
                 self._pipeline.schedule_update(tokens)
         self._pipeline.finish_update()
-
-    def slots_of(self, batch: Any) -> Sequence[int]:
-        """The slot of each row of a batch, for hooks."""
-        slots: list[int] = self.requests.slots[batch.idx_mapping_np].tolist()
-        return slots
 
     def _mask(self, logits: Tensor, context: Any) -> None:
         if self._plan is not None and self._plan.slots:

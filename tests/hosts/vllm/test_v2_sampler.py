@@ -70,7 +70,7 @@ def test_v2_masks_the_logits_themselves(play, processed, kind, dtype):
 def test_what_the_worker_cut_is_invalid_for_vllms_rejection_sampler():
     # Next to vLLM's own structured output it looks at nothing else.
     runner = SimpleNamespace(
-        slots_of=None, invalid_drafts=lambda batch, known: (batch, known)
+        requests=None, invalid_drafts=lambda batch, known: (batch, known)
     )
     sampler = SimpleNamespace(logits_processors=[SimpleNamespace(runner=runner)])
     given = SimpleNamespace(sampler=sampler), "logits", "batch", None, "known"
