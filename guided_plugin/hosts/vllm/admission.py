@@ -115,16 +115,20 @@ class Gate:
             if self.unsupported_reason is not None:
                 return None
             if key := _misspelt(extra):
-                hint = f"did you mean {GUIDED!r}?"
-                raise SpecError(f"unknown key {key!r}", where=EXTRA, hint=hint)
+                raise SpecError(
+                    f"unknown key {key!r}",
+                    where=EXTRA,
+                    hint=f"did you mean {GUIDED!r}?",
+                )
             theirs = constraint(params) if self.options.take_over else None
             return None if theirs is None else Asked(theirs, own=False)
         if self.unsupported_reason is not None:
             raise self.unsupported_reason
         if ours is not LEFT and constraint(params) is not None:
-            hint = "use one of the two"
             raise SpecError(
-                "is given together with another constraint", where=GUIDED, hint=hint
+                "is given together with another constraint",
+                where=GUIDED,
+                hint="use one of the two",
             )
         return ours if isinstance(ours, Admitted) else Asked(ours, own=True)
 
@@ -184,8 +188,10 @@ class Gate:
                         self._bounds(admitted, one, prompt, len(prompt), said)
                 return carried
         except TimeoutError:
-            late = f"the spec, or the engine, was not ready within {self.specs.patience:g} s"
-            error = BusyError(late, hint="try again")
+            error = BusyError(
+                f"the spec, or the engine, was not ready within {self.specs.patience:g} s",
+                hint="try again",
+            )
             raise refused(error, request_id, params) from None
         except GuidedError as error:
             raise refused(error, request_id, params) from error
@@ -316,9 +322,7 @@ def gate_of(owner: Any) -> Gate:
 def _misspelt(extra: Any) -> str:
     """The key of a request's extra arguments that looks like the plugin's own; of the
     first few, as clients choose how many there are."""
-    return next(
-        (key for key in islice(extra or (), 10) if near_miss(key, (GUIDED,))), ""
-    )
+    return next((key for key in islice(extra, 10) if near_miss(key, (GUIDED,))), "")
 
 
 def _check_numbers(params: Any) -> None:
@@ -332,6 +336,8 @@ def _check_numbers(params: Any) -> None:
     for name, given in factors.items():
         for factor in given:
             if not factor <= _LARGEST:  # also NaN
-                what = "makes logits infinite, which no mask can take away"
-                hint = "usual values are 1 to 1.5, and biases up to 100"
-                raise RequestError(what, where=name, hint=hint)
+                raise RequestError(
+                    "makes logits infinite, which no mask can take away",
+                    where=name,
+                    hint="usual values are 1 to 1.5, and biases up to 100",
+                )

@@ -66,11 +66,6 @@ def settings_of(vllm_config: Any) -> tuple[GuidedConfig, dict[str, str]]:
     return GuidedConfig.read(getattr(vllm_config, "additional_config", None))
 
 
-def options_of(vllm_config: Any) -> GuidedConfig:
-    """The options of an engine."""
-    return settings_of(vllm_config)[0]
-
-
 def unsupported_reason(vllm_config: Any, options: GuidedConfig) -> GuidedError | None:
     """Why this engine can't guide any request, if it can't."""
     speculative = vllm_config.speculative_config
@@ -219,8 +214,9 @@ class EngineSpec(NamedTuple):
         try:
             return unpacked(self.packed, self.room, self.salt)
         except (AttributeError, TypeError, ValueError) as error:
-            what = f"is not what the gate writes: {error}"
-            raise SpecError(what, where=GUIDED) from None
+            raise SpecError(
+                f"is not what the gate writes: {error}", where=GUIDED
+            ) from None
 
 
 def engine_spec(params: Any) -> EngineSpec | None:

@@ -152,12 +152,12 @@ class V2DraftRunner(V2Runner):
             if sent.masks is None:
                 sent.masks = self._pipeline.draft_masks(sent.step, logits)
             missing &= ~sent.members
-        late = []
+        batches = [*self._sent]
         if missing.any():
-            sent = self._send(missing, indices, positions, context.input_ids)
-            sent.masks = self._pipeline.draft_masks(sent.step, logits)
-            late.append(sent)
-        for sent in (*self._sent, *late):
+            late = self._send(missing, indices, positions, context.input_ids)
+            late.masks = self._pipeline.draft_masks(late.step, logits)
+            batches.append(late)
+        for sent in batches:
             size = self._pipeline.vocabulary_size
             table = sent.plan.table
             own = positions, len(sent.plan.slots)

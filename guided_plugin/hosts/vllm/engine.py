@@ -297,10 +297,11 @@ class Engine:
             self._started = True
             _log.info("%s is ready after %.2f s", _STARTED, time.monotonic() - start)
         else:
-            what = (
-                "%s is not ready after %g s: guided requests get status 503 until then"
+            _log.warning(
+                "%s is not ready after %g s: guided requests get status 503 until then",
+                _STARTED,
+                _SECONDS,
             )
-            _log.warning(what, _STARTED, _SECONDS)
 
     def metrics(self, growth: bool = False) -> dict[str, Any]:
         """The figures of its pipeline as plain data, for other processes. `growth`:

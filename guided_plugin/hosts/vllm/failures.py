@@ -127,12 +127,11 @@ def update_from_output(
             # one that was preempted has been led before
             setattr(request, LED, led | getattr(request, LED, 0))
             state.watched[request_id] = request
-    failed = {
-        one: reason
-        for one, reason in news.get(FAILED, {}).items()
-        if _is_live(self.requests.get(one))
-    }
-    for request_id, reason in failed.items():
+    failed = {}
+    for request_id, reason in news.get(FAILED, {}).items():
+        if not _is_live(self.requests.get(request_id)):
+            continue
+        failed[request_id] = reason
         _log.error("request %s: output cut off: %s", printable(request_id), reason)
         # It ends at the end of this update, also without a token in this step.
         ending = self.grammar_compile_error_reqs
@@ -255,8 +254,10 @@ class Ledger:
                     token == request.stop and forbidden
                     for token, forbidden in zip(tokens, cut, strict=False)
                 ):
-                    what = f"{request.limits} leave no token that the grammar allows"
-                    error = RequestError(what, hint="change them, or the spec")
+                    error = RequestError(
+                        f"{request.limits} leave no token that the grammar allows",
+                        hint="change them, or the spec",
+                    )
                     self.add(Closure(request.request_id, step, error.reason))
         for closure in () if runtime is None else runtime.take_closed():
             self.add(closure)

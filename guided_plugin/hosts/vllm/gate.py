@@ -296,9 +296,13 @@ def to_beam_search_params(self: Any, *args: Any, original: Any, **kwargs: Any) -
 
 
 def _no_beams(where: str) -> Any:
-    what = "beam search can't be guided: vLLM asks for each token of a beam without the constraint"
-    hint = "leave out beam search (n with a temperature gives several outputs) or the constraint"
-    return refusal(RequestError(what, where=where, hint=hint))
+    return refusal(
+        RequestError(
+            "beam search can't be guided: vLLM asks for each token of a beam without the constraint",
+            where=where,
+            hint="leave out beam search (n with a temperature gives several outputs) or the constraint",
+        )
+    )
 
 
 def get_parser(*args: Any, original: Any, **kwargs: Any) -> Any:

@@ -24,8 +24,8 @@ from guided_plugin.hosts.vllm.common import (
     EngineSpec,
     constraint,
     engine_spec,
-    options_of,
     refused_unseen,
+    settings_of,
 )
 from guided_plugin.hosts.vllm.health import engine_of
 from guided_plugin.hosts.vllm.refusals import refusal
@@ -204,7 +204,7 @@ def passed_by(params: Any, vllm_config: Any) -> GuidedError | None:
         return None
     if constraint(params) is None:
         return None
-    options = options_of(vllm_config)
+    options, _ = settings_of(vllm_config)
     extra = params.extra_args or {}
     if options.refused == "vllm" and extra.get(MARK) is True:
         return None

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from guided_plugin.config import GuidedConfig
 from guided_plugin.errors import GuidedError
-from guided_plugin.hosts.vllm.common import options_of
+from guided_plugin.hosts.vllm.common import settings_of
 from guided_plugin.hosts.vllm.logs import adopt_handlers
 from guided_plugin.kernels import indexed_kernels
 from guided_plugin.kernels.uploads import Uploads
@@ -98,7 +98,7 @@ def _wanted(arguments: Any) -> GuidedConfig | None:
     if any(getattr(arguments, name, None) is not None for name in taken):
         return None
     try:
-        options = options_of(arguments)
+        options, _ = settings_of(arguments)
     except GuidedError:  # told where the engine starts
         return None
     return options if options.enabled and options.jump_forward else None

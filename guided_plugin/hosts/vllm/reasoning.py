@@ -137,8 +137,8 @@ def _is_end(parser: Any, trigger: Trigger) -> bool:
     """True if a parser takes these tokens for the end, and nothing before the last of
     them."""
     tokens = list(trigger.tokens)
-    said = [
+    *before, last = [
         parser.is_reasoning_end_streaming(tokens[:i], tokens[i - 1 : i])
         for i in range(1, len(tokens) + 1)
     ]
-    return bool(said[-1]) and not any(said[:-1])
+    return bool(last) and not any(before)

@@ -46,8 +46,7 @@ class IndexedRequests:
     """The guided requests of a V2 runner by their index in its tables, and their
     histories there."""
 
-    def __init__(self, engine: Engine, states: Any, turns: int) -> None:
-        """`turns`: batches that take turns, as many as a pipeline has stages."""
+    def __init__(self, engine: Engine, states: Any) -> None:
         self.engine = engine
         self.states = states
         self.entered: dict[int, Any] = {}
@@ -65,9 +64,11 @@ class IndexedRequests:
         )
         self.upload = Uploads(2 * states.max_num_reqs, states.device)
         self.forced = ForcedRows((), self.upload)
-        self._plans: deque[tuple[object, Plan]] = deque(maxlen=turns + 2)
-        """The last ones, by what they follow from; two more for requests that enter, and
-        that come late, with drafts."""
+        stages = engine.config.parallel_config.pipeline_parallel_size
+        self._plans: deque[tuple[object, Plan]] = deque(maxlen=stages + 2)
+        """The last ones, by what they follow from: of batches that take turns, as many
+        as a pipeline has stages; two more for requests that enter, and that come late,
+        with drafts."""
 
     def __bool__(self) -> bool:
         return bool(self._running)
@@ -161,8 +162,7 @@ class V2Runner:
 
     def __init__(self, vllm_config: Any, states: Any) -> None:
         self.engine = Engine(vllm_config, states.device, states.max_num_reqs, Part.V2)
-        turns = vllm_config.parallel_config.pipeline_parallel_size
-        self.requests = IndexedRequests(self.engine, states, turns)
+        self.requests = IndexedRequests(self.engine, states)
         self._kernels = indexed_kernels(states.device)
         self._positions = drafts_of(vllm_config) + 1
         self._plan: Plan | None = None

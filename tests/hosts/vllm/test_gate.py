@@ -16,7 +16,7 @@ from guided_plugin.hosts.vllm import common as vllm_common
 from guided_plugin.hosts.vllm import patches
 from guided_plugin.hosts.vllm import specs as vllm_specs
 from guided_plugin.hosts.vllm.admission import Gate
-from guided_plugin.hosts.vllm.common import options_of
+from guided_plugin.hosts.vllm.common import settings_of
 from guided_plugin.hosts.vllm.names import Part
 from guided_plugin.hosts.vllm.reasoning import Said
 from guided_plugin.hosts.vllm.specs import Admitted, may_leave
@@ -232,18 +232,18 @@ def test_a_version_that_was_not_tested_is_served_with_a_line_in_the_log(
 
 def test_options_come_from_the_flag_or_the_environment(monkeypatch):
     def takes_over(options=None):
-        return options_of(config(options)).take_over
+        return settings_of(config(options))[0].take_over
 
     assert not takes_over()
-    assert options_of(config({"take_over": True, "threads": 3})).threads == 3
-    assert options_of(config(True)).enabled is True
+    assert settings_of(config({"take_over": True, "threads": 3}))[0].threads == 3
+    assert settings_of(config(True))[0].enabled is True
     monkeypatch.setenv("GUIDED_PLUGIN", json.dumps({"take_over": True}))
     given = (None, {"threads": 3}, {"take_over": False})
     assert [*map(takes_over, given)] == [True, True, False]
     with pytest.raises(gp.GuidedError, match=r"additional_config\.guided_plugin"):
-        options_of(config("yes"))
+        settings_of(config("yes"))
     with pytest.raises(gp.GuidedError, match="did you mean 'guided_plugin'"):
-        options_of(config(additional_config={"guided_plugn": {}}))
+        settings_of(config(additional_config={"guided_plugn": {}}))
 
 
 def test_a_request_that_misspells_the_key_is_refused_and_other_keys_are_not_ours(
