@@ -120,7 +120,8 @@ class OutputSpec:
             object.__setattr__(
                 self, "stop_token_ids", token_ids("stop_token_ids", self.stop_token_ids)
             )
-        object.__setattr__(self, "start_after", triggers(self.start_after))
+        if self.start_after is not None:
+            object.__setattr__(self, "start_after", triggers(self.start_after))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return unpacked, packed(self)

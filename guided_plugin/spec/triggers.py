@@ -32,11 +32,9 @@ class Trigger(NamedTuple):
     """True if the constrained part begins with it; else after it."""
 
 
-def triggers(value: Any) -> tuple[Trigger, ...] | None:
-    """All forms of `start_after`: None, a text, token ids, a `Trigger` or mapping, a
-    list of alternatives."""
-    if value is None:
-        return None
+def triggers(value: Any) -> tuple[Trigger, ...]:
+    """All forms of `start_after`: a text, token ids, a `Trigger` or mapping, a list of
+    alternatives."""
     if _is_one(value):
         value = (value,)
     if not isinstance(value, Iterable) or isinstance(value, bytes):

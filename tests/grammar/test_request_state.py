@@ -110,7 +110,7 @@ def test_table_and_journal_follow_the_rules(
 @given(**CASES)
 def test_a_state_goes_back_to_any_mark(trigger, stops, tokens, replayed, chunks, told):
     tokens = [abs(token) for token in tokens]
-    state = RequestState(triggers(trigger or None) or (), stops)
+    state = RequestState(triggers(trigger) if trigger else (), stops)
     state.extend(array("q", tokens[:replayed]))
     mark = state.mark()
     counted = list(state.tokens)
@@ -124,7 +124,7 @@ def test_a_state_goes_back_to_any_mark(trigger, stops, tokens, replayed, chunks,
     assert state.mark() == mark
     assert list(state.tokens) == counted
     # It goes on as one that never went further.
-    other = RequestState(triggers(trigger or None) or (), stops)
+    other = RequestState(triggers(trigger) if trigger else (), stops)
     for token in (*tokens[:replayed], *tokens):
         other.take(token)
     state.extend(array("q", tokens))

@@ -146,22 +146,20 @@ class Algebra:
         """True if no value satisfies all of them. False where that is not known."""
         if not literals:
             return False
-        if literals in self._empty:
-            return self._empty[literals]
-        asking = self._asking
-        inside = literals in asking or not self._running.isdisjoint(literals)
-        if inside or len(asking) > _MAX_ASKING:
-            return False
-        asking.add(literals)
-        try:
-            answer = self._allows_nothing(literals)
-        except _RecursionInPlace:
-            # Asked while a schema is read that contains this one.
-            return False
-        finally:
-            asking.discard(literals)
-        if not asking and not self._running:
-            self._empty[literals] = answer
+        answer = self._empty.get(literals)
+        if answer is None:
+            asking = self._asking
+            inside = literals in asking or not self._running.isdisjoint(literals)
+            if inside or len(asking) > _MAX_ASKING:
+                return False
+            asking.add(literals)
+            try:
+                answer = self._empty[literals] = self._allows_nothing(literals)
+            except _RecursionInPlace:
+                # Asked while a schema is read that contains this one.
+                return False
+            finally:
+                asking.discard(literals)
         return answer
 
     def overlap(self, one: Shape, two: Shape) -> Shape:
@@ -199,7 +197,7 @@ class Algebra:
 
     def allows_name(self, constraint: Object, name: str) -> bool:
         """True if `propertyNames` lets a property have this name."""
-        return not constraint.names or all(
+        return all(
             any(string.has(name) for string in self.strings(literals))
             for literals in constraint.names
         )
@@ -234,7 +232,7 @@ class Algebra:
         """True if no value satisfies all of them, as far as shapes and the terminals
         of strings tell."""
         shape = self.shape(literals)
-        strings = cast("tuple[String, ...]", shape["string"])
+        strings: Any = shape["string"]
         found = sum(map(len, shape.values()))
         return found == len(strings) and all(map(is_empty, strings))
 
@@ -281,7 +279,8 @@ class Algebra:
                 required = constraint.required
                 if len(required) > constraint.shortest:
                     constraint = replace(constraint, shortest=len(required))
-                if not all(map(partial(self.allows_name, constraint), required)):
+                allowed = partial(self.allows_name, constraint)
+                if constraint.names and not all(map(allowed, required)):
                     return False
                 for name in required:
                     needed.append(constraint.of(name, constraint.matched(name)))

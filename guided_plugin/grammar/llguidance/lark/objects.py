@@ -104,8 +104,10 @@ class _Writer:
             if name in constraint.forbidden or not described:
                 continue
             value = constraint.of(name, matched)
-            is_allowed = self.algebra.allows_name(constraint, name)
-            if is_allowed and not self.algebra.empty(value):
+            is_refused = constraint.names and not self.algebra.allows_name(
+                constraint, name
+            )
+            if not is_refused and not self.algebra.empty(value):
                 self.live[name] = value
         self.open = list(self.open_classes(allowed))
         """All other names."""
