@@ -67,7 +67,7 @@ def demo(
         cost = loop.pipeline.metrics().main_thread
         print(
             f"\nGuiding took {1e3 * cost:.2f} ms of a step here. On a GPU, masks are made while the forward pass "
-            "runs:\ndocs/performance.md says how much longer guided runs of an 8B model take"
+            "runs:\ndocs/performance.md says how much longer guided runs of an 8B model take."
         )
     if not all(entry["guided"]["valid"] for entry in shown):
         raise typer.Exit(1)
