@@ -171,16 +171,11 @@ class Closing:
         if free:
             tried = row & ~plain[max(plain)]
             spared = self._spared(matcher, ending, most, moves)
-        # What closes or parts stands for nothing else.
-        if (
-            len(ending) <= most
-            or ending.text[ending.start : ending.start + 1].isalnum()
-        ):
-            others = [one for one in spelling.short_in(tried) if one not in needed]
-            for token in others[:_TRIED]:
-                many = self._needed_behind(matcher, token, ending, most, moves)
-                if many is not None:
-                    needed[token] = many
+        others = [one for one in spelling.short_in(tried) if one not in needed]
+        for token in others[:_TRIED]:
+            many = self._needed_behind(matcher, token, ending, most, moves)
+            if many is not None:
+                needed[token] = many
         kept = plain[spared].copy()
         for token in (*needed, *self.stops):
             kept[token // 32] |= token_bit(token)

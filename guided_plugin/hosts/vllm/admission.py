@@ -114,16 +114,18 @@ class Gate:
         if ours is None:
             if self.unsupported_reason is not None:
                 return None
-            if key := _misspelt(extra):
-                raise SpecError(
-                    f"unknown key {key!r}",
-                    where=EXTRA,
-                    hint=f"did you mean {GUIDED!r}?",
-                )
+            for key in islice(extra, 10):  # clients choose how many there are
+                if near_miss(key, (GUIDED,)):
+                    raise SpecError(
+                        f"unknown key {key!r}",
+                        where=EXTRA,
+                        hint=f"did you mean {GUIDED!r}?",
+                    )
             theirs = constraint(params) if self.options.take_over else None
             return None if theirs is None else Asked(theirs, own=False)
         if self.unsupported_reason is not None:
-            raise self.unsupported_reason
+            # a copy: an error that is raised keeps what raised it
+            raise copy.copy(self.unsupported_reason)
         if ours is not LEFT and constraint(params) is not None:
             raise SpecError(
                 "is given together with another constraint",
@@ -317,12 +319,6 @@ def gate_of(owner: Any) -> Gate:
         processor._guided_gate = Gate(processor.vllm_config)
     gate: Gate = processor._guided_gate
     return gate
-
-
-def _misspelt(extra: Any) -> str:
-    """The key of a request's extra arguments that looks like the plugin's own; of the
-    first few, as clients choose how many there are."""
-    return next((key for key in islice(extra, 10) if near_miss(key, (GUIDED,))), "")
 
 
 def _check_numbers(params: Any) -> None:

@@ -9,6 +9,7 @@ it does not look finished.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import logging
 import math
@@ -193,7 +194,8 @@ class Engine:
     def pipeline(self) -> StepPipeline:
         """The pipeline; there is one where a request has a slot."""
         if self._pipeline is None:
-            raise self.unsupported_reason or RuntimeError("no pipeline")
+            # a copy: an error that is raised keeps what raised it
+            raise copy.copy(self.unsupported_reason) or RuntimeError("no pipeline")
         return self._pipeline
 
     def refuse(self, error: GuidedError) -> None:
@@ -210,7 +212,7 @@ class Engine:
             if not told.request_id:
                 self.refuse(_UNNAMED)
             if self.unsupported_reason is not None:
-                raise self.unsupported_reason
+                raise copy.copy(self.unsupported_reason)
             older = self._running.get(request_id)
             if older is not None:
                 self.end(older)

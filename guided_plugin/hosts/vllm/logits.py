@@ -212,7 +212,8 @@ def _behind(sampler: Any) -> list[Any]:
     found: list[Any] | None = vars(sampler).get("_guided_runners")
     if found is None:
         runners = [getattr(one, "runner", None) for one in sampler.logits_processors]
-        found = [one for one in runners if hasattr(one, "requests")]
+        # others may have a runner too
+        found = [one for one in runners if type(one).__module__.startswith(__package__)]
         sampler._guided_runners = found
     return found
 

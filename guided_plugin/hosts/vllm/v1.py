@@ -90,7 +90,12 @@ class V1Runner:
         for name in left:
             self.engine.end(self._known.pop(name).guided)
         if update is not None:
-            self._change(update)
+            from vllm.v1.sample.logits_processor import process_dict_updates
+
+            for row in self._rows.values():
+                row.length = len(row.output)
+            process_dict_updates(self._rows, update, self._enter)
+            self._rebuild()
         if self._outputs:
             self.engine.pipeline.plan(self._slots)
             self.engine.pipeline.fill_mask()
@@ -147,14 +152,6 @@ class V1Runner:
         rows = np.zeros(tokens.shape[0], np.int64)
         rows[np.flatnonzero(np.array(self._slots) != UNGUIDED)[counts]] = 1
         return torch.where(self._upload(rows) > 0, tokens, NO_TOKEN)
-
-    def _change(self, update: Any) -> None:
-        from vllm.v1.sample.logits_processor import process_dict_updates
-
-        for row in self._rows.values():
-            row.length = len(row.output)
-        process_dict_updates(self._rows, update, self._enter)
-        self._rebuild()
 
     def _enter(self, params: Any, prompt: object, output: list[int]) -> _Row | None:
         """A request that is new after this output, or back; None if nothing guides

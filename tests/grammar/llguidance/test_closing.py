@@ -117,6 +117,15 @@ SPECS = [
 ]
 
 
+# What may come first where nothing but the shortest output has room.
+CHOICES = [
+    (OutputSpec.choice(["+", "-"]), "+-"),
+    (OutputSpec.grammar('start: "+" | "-" | "*"', "lark"), "+-*"),
+    (OutputSpec.regex("[.!?]"), ".!?"),
+    (OutputSpec.json_schema({"enum": [1, 2]}), "12"),
+]
+
+
 @pytest.fixture(scope="module")
 def compiler():
     return compiler_of(VOCABULARY, close_before_length=True, whitespace="compact")
@@ -171,6 +180,13 @@ def judge(compiler, spec, tokens):
     if spec.kind == "json_schema":
         value = json.loads(text_of(tokens[:-1]), parse_float=finite)
         assert oracle(spec.document())(value), value
+
+
+@pytest.mark.parametrize(("spec", "texts"), CHOICES, ids=range(len(CHOICES)))
+def test_the_last_token_is_still_a_choice(compiler, spec, texts):
+    table = table_of(compiler, spec, compiler.compile(spec).admission().least)
+    beginnings = {TOKENS[token] for token in mask_of(table)}
+    assert {one.encode()[:1] for one in texts} <= {one[:1] for one in beginnings}
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=range(len(SPECS)))
