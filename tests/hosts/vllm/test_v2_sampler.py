@@ -69,10 +69,14 @@ def test_v2_masks_the_logits_themselves(play, processed, kind, dtype):
 
 def test_what_the_worker_cut_is_invalid_for_vllms_rejection_sampler():
     # Next to vLLM's own structured output it looks at nothing else.
-    runner = SimpleNamespace(
-        requests=None, invalid_drafts=lambda batch, known: (batch, known)
+    class Runner(SimpleNamespace):
+        __module__ = "guided_plugin.hosts.vllm.drafts"
+
+    ours = Runner(invalid_drafts=lambda batch, known: (batch, known))
+    runners = ours, SimpleNamespace(requests="another package's")
+    sampler = SimpleNamespace(
+        logits_processors=[SimpleNamespace(runner=one) for one in runners]
     )
-    sampler = SimpleNamespace(logits_processors=[SimpleNamespace(runner=runner)])
     given = SimpleNamespace(sampler=sampler), "logits", "batch", None, "known"
     assert reject_cut(*given, original=lambda self, *told: told) == (
         "logits",
