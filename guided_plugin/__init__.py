@@ -67,7 +67,7 @@ _NAMES = {
     "worker.ranks.group": ("TorchRanks",),
 }
 _LAZY = {name: module for module, names in _NAMES.items() for name in names}
-"""Where each name lies that is imported on first use."""
+"""The module of each name that is imported on first use."""
 
 
 def __getattr__(name: str) -> Any:

@@ -61,8 +61,8 @@ class SpecLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """How much a model may write where a JSON schema sets no bound; 0 sets none. A
-    request may say each."""
+    """The limits on outputs where a JSON schema sets no bound; 0 sets none. A request
+    may set each."""
 
     max_whitespace: int = 40
     """Characters of a line's indentation in `flexible` JSON."""
@@ -86,8 +86,8 @@ class GuidedConfig(SpecLimits, Bounds):
     """Whitespace in JSON, where a request sets none: `flexible` (as models write it),
     `compact` or `spaced` (as `json.dumps` writes)."""
     strict: bool = True
-    """Where a request does not set it: objects that describe properties are closed
-    unless the schema opens them. False: they are open, and tool calls in XML are
+    """True if objects that describe properties are closed unless the schema opens them,
+    where a request does not set it. False: they are open, and tool calls in XML are
     refused."""
     backend: str = "auto"
     """Backend for specs that name none: a registered name, or `auto` to choose per
@@ -120,19 +120,19 @@ class GuidedConfig(SpecLimits, Bounds):
     """vLLM, with `take_over`: a refused spec is an `error` for the client, or is left
     to `vllm`'s manager."""
     mode: Mode = "auto"
-    """Where grammars run in vLLM: `inline`, `process`, or `auto`: a process if the
-    logits are on CUDA."""
+    """The place where grammars run in vLLM: `inline`, `process`, or `auto`: a process
+    if the logits are on CUDA."""
     worker_step_ms: int = 2_000
-    """How long the grammar worker may make no progress before it is replaced."""
+    """Milliseconds without progress after which the grammar worker is replaced."""
     worker_grammar_ms: int = 10_000
-    """How long a step waits for a grammar that is still compiling before that row fails
-    closed. vLLM holds requests back until theirs is there."""
+    """Milliseconds that a step waits for a grammar that is still compiling before that
+    row fails closed. vLLM holds requests back until theirs is there."""
     row_ms: int = 200
     """Processor time that one mask or token of one request may take. Where llguidance
     takes a spec that is no Lark grammar, once a call for all rows has taken as long."""
     worker_spin_us: int = 50
-    """How long the grammar worker polls without a pause after work; later it sleeps
-    between polls."""
+    """Microseconds that the grammar worker polls without a pause after work; later it
+    sleeps between polls."""
 
     jump_forward: bool = False
     """vLLM's V2 runner: verify forced text in one forward pass, as drafts."""
@@ -142,8 +142,8 @@ class GuidedConfig(SpecLimits, Bounds):
     """`jump_forward`: batches of more requests have no drafts, unless a speculative
     config is set."""
     close_before_length: bool = False
-    """Where a request does not set it: a guided output ends valid, within its token
-    limit."""
+    """True if guided outputs end valid, within their token limit, where a request does
+    not set it."""
     answer_room: float = 0.2
     """`close_before_length`: the part of its token limit that an output keeps for what
     comes after its reasoning, 0 to 1."""

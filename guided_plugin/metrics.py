@@ -96,7 +96,7 @@ class WorkerMetrics:
     taken: int = 0
     """Drafts that were accepted, of steps in which the worker may offer some."""
     forwards: int = 0
-    """How often a guided row got tokens in such a step: with `taken`, as many
+    """The number of times a guided row got tokens in such a step: with `taken`, as many
     tokens."""
     led_outputs: int = 0
     led_reasoning: int = 0

@@ -28,9 +28,9 @@ BROKEN = -3
 accepts it."""
 
 OfferedDrafts: TypeAlias = "Tensor | int"
-"""What is verified, where a worker says that: [drafts, requests, 2] int32 on the CPU, a
-token and the bits of its confidence each; on CUDA the device's address of that, in
-memory of the host."""
+"""The drafts to verify, where a worker chooses them: [drafts, requests, 2] int32 on the
+CPU, a token and the bits of its confidence each; on CUDA the device's address of that,
+in memory of the host."""
 
 NEVER = 1 << 30
 """The length of a history that no kernel reads."""
@@ -61,8 +61,8 @@ class StepPlan:
 
 
 class TokenSink(NamedTuple):
-    """Where a kernel may write the tokens of a step itself. Addresses on the device, of
-    host memory."""
+    """The place where a kernel may write the tokens of a step itself. Addresses on the
+    device, of host memory."""
 
     tokens: int
     """[guided rows] int64, in the order of the plan."""
@@ -82,7 +82,7 @@ class Closure(NamedTuple):
     reason: str = ""
     """Why it failed; empty where its output is led."""
     led: int = 0
-    """What of it is, so far, as `grammar/waiting.py` numbers that."""
+    """The parts of it that are led, so far, as `grammar/waiting.py` numbers them."""
     place: int = 0
     """It is led behind so many drafts of that step: if they are all taken. What it is
     led to may end it in the same step."""

@@ -31,7 +31,7 @@ class Finding(NamedTuple):
 
     @property
     def level(self) -> str:
-        """How much it matters, as SARIF has it."""
+        """Its severity, as SARIF has it."""
         return "error" if self.code else "warning"
 
     def to_dict(self) -> dict[str, Any]:

@@ -31,7 +31,7 @@ _ASKING = ("response_format", "structured_outputs")
 
 
 class InputError(GuidedError):
-    """What the command was given can't be used."""
+    """The command's input can't be used."""
 
 
 def show_error(error: GuidedError) -> int:
@@ -65,7 +65,7 @@ def read_text(path: Path) -> str:
 
 
 class Place(NamedTuple):
-    """Where a spec is: the file, and in it the JSON pointer and the tool."""
+    """The place of a spec: the file, and in it the JSON pointer and the tool."""
 
     file: Path
     at: str = ""

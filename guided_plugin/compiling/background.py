@@ -18,8 +18,8 @@ from typing import Any
 from guided_plugin.ipc import processors
 
 _IDLE_SECONDS = 10.0
-"""How long a thread waits for its next call. One that waits runs 0.05 ms after the call
-came, a new one after 0.2 ms, or 1.9 where both processors are busy."""
+"""Seconds that a thread waits for its next call. One that waits runs 0.05 ms after the
+call came, a new one after 0.2 ms, or 1.9 where both processors are busy."""
 
 
 class Background:
@@ -38,7 +38,7 @@ class Background:
         self._waiting: deque[Any] = deque()  # futures, and their calls
         self._threads = 0
         self._idle = 0
-        """How many of the threads wait for a call."""
+        """The number of threads that wait for a call."""
 
     def submit(self, call: Callable[[], Any]) -> Future[Any]:
         """The result of a call in the caller's context, later. Never blocks."""

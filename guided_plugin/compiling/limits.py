@@ -109,7 +109,7 @@ def check_size(form: Any, config: SpecLimits) -> None:
 
 
 def _nodes_of_text(text: str, enough: int) -> int:
-    """How many values a JSON text has; 0 if they are certainly no more than
+    """Return the number of values in a JSON text; 0 if they are certainly no more than
     `enough`."""
     if sum(map(text.count, ",{[")) <= enough:
         return 0
@@ -180,8 +180,8 @@ def is_small(spec: OutputSpec, backend: str) -> bool:
 def unrolled(
     pattern: str, *, grammar: bool = False, letter: int = 1
 ) -> tuple[int, int]:
-    """How many characters a pattern has with its repetitions written out, and how deep
-    its groups go.
+    """Return the number of characters of a pattern with its repetitions written out,
+    and the depth of its groups.
 
     A grammar is read as one pattern with texts in quotes, which is near enough. A class
     counts 1, a plain character `letter`.
@@ -244,8 +244,8 @@ def _check_pattern(source: str, config: GuidedConfig, *place: str | int) -> None
 
 
 def _measured(document: Any, depth: int) -> tuple[int, bool]:
-    """How many values a document has, and whether they are nested deeper than `depth`;
-    those below that are not counted.
+    """Return the number of values in a document, and whether they are nested deeper
+    than `depth`; those below that are not counted.
 
     Level by level, and without paths: many deep paths would take more memory than the
     document.

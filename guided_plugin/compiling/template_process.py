@@ -40,7 +40,7 @@ _RARE = OutputSpec.json_schema(
 """Its masks need the text of each token in each place of a JSON text."""
 
 _ROLES = ("guided_plugin.compiling.helper_process", "guided_plugin.worker.child.loop")
-"""What children run."""
+"""The modules that children run."""
 
 _PR_SET_NAME = 15
 
@@ -65,7 +65,7 @@ class _Server:
         self._control = control
         self._built = built
         self._forks: dict[int, socket.socket] = {}
-        """Where the exit code of each child goes."""
+        """The socket to which the exit code of each child goes."""
         self._wakes, self._woken = socket.socketpair()
         """The end of a child wakes `serve`."""
         for end in (self._wakes, self._woken):

@@ -13,12 +13,12 @@ from guided_plugin.spec import OutputSpec, check_is_spec
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Where an output stands."""
+    """The state of an output."""
 
     text: str
     """The part of the text that fits."""
     refused: Refusal | None
-    """Where the text stops fitting, if it does; all else is told of the place
+    """The place where the text stops fitting, if it does; all else is told of the place
     before."""
     may_stop: bool
     """True if the output may end here."""

@@ -40,12 +40,12 @@ class Finding:
     status: Status
     what: str
     remedy: str = ""
-    """What to do about it."""
+    """The way to fix it."""
 
 
 def processor_time() -> Iterator[Finding]:
-    """How many processors there are, by affinity and by quota, and whether the threads
-    fit."""
+    """Report the number of processors, by affinity and by quota, and whether the
+    threads fit."""
     count = processors.affine()
     quota = processors.quota()
     limited = "" if quota is None else f", {quota:g} processors' time (cgroup quota)"

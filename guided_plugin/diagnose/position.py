@@ -26,7 +26,7 @@ class Refusal:
     before: str
     """The end of what stands before it."""
     found: str
-    """What stands there."""
+    """The text that stands there."""
     expected: str
     """The characters that may stand there."""
     may_stop: bool

@@ -12,8 +12,8 @@ from guided_plugin.errors import printable
 from guided_plugin.hosts.vllm.headers import STATE, STATE_QUERY
 
 SECONDS = 30.0
-"""How long an answer may take: engines answer between two steps. Chosen, not
-measured."""
+"""The most seconds that an answer may take: engines answer between two steps. Chosen,
+not measured."""
 
 
 def ask(url: str) -> Finding:

@@ -69,8 +69,8 @@ class Made:
     """Control tokens that the spec names: none of them may be a stop token of a
     request."""
     shortest: tuple[int, ...] | None = None
-    """Where outputs are closed before their limit: the tokens of the shortest one,
-    without a stop token."""
+    """The tokens of the shortest output, without a stop token, where outputs are closed
+    before their limit."""
     growth: int = 0
     """There too: how many more tokens one may make necessary."""
 
@@ -91,7 +91,7 @@ class Grammar(Made):
     have a deadline."""
 
     def admission(self) -> Admission:
-        """What a host is told of it."""
+        """Return the summary of it for a host."""
         # Plain data, also where a plugin made it of other classes: a worker sends it.
         return Admission(
             str(self.backend),
@@ -208,10 +208,10 @@ class Backend(Protocol):
 
     name: str
     languages: frozenset[str]
-    """What it takes, named or chosen: kinds of specs (`json_schema`, ...) and, in place of
-    `grammar`, the syntaxes `ebnf` and `lark`. It enforces every construct of a spec of
-    these that it doesn't refuse. Read from the factory, before a backend is made; a
-    factory without it is used where it is named."""
+    """The languages that it takes, named or chosen: kinds of specs (`json_schema`, ...)
+    and, in place of `grammar`, the syntaxes `ebnf` and `lark`. It enforces every
+    construct of a spec of these that it doesn't refuse. Read from the factory, before a
+    backend is made; a factory without it is used where it is named."""
 
     def compile(self, spec: OutputSpec) -> Grammar:
         """Compile a spec in this process, or raise a GrammarError."""

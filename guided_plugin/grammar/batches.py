@@ -36,7 +36,7 @@ from guided_plugin.spec import OutputSpec
 _log = logging.getLogger(__name__)
 
 _REPLAY = 1.5
-"""How many times longer than one call the replay of a new request may take."""
+"""The longest replay of a new request, as a multiple of one call."""
 _REPLAY_SECONDS = 1.0
 """Processor time of a replay that runs, at most."""
 
@@ -75,7 +75,7 @@ class RunningRequest:
     stays: bool = False
     """True if it keeps its matcher though that shares much."""
     closing: OutputClosing | None = None
-    """What closes it before its token limit, where its spec asks for that."""
+    """The closing of it before its token limit, where its spec asks for that."""
     lead: Lead | None = None
     """For that, what ends its wait for a trigger."""
     led: int = 0
@@ -85,13 +85,13 @@ class RunningRequest:
     """For so many masks more it is called by itself and has a deadline, though its
     backend bounds them."""
     measured: int = 0
-    """How often its mask was measured where others' were not."""
+    """The number of times its mask was measured where others' were not."""
     spent: float = 0.0
     """Seconds of processor time of what was done for it alone since that was last
     looked at."""
     cost: float = 0.0
-    """What a mask, with its token, took of the last ones that it was watched for, where
-    that is too long for a step; else 0.0."""
+    """Seconds for a mask and its token, on average of the last ones that it was watched
+    for, where that is too long for a step; else 0.0."""
 
     @property
     def bounded(self) -> bool:
@@ -159,7 +159,7 @@ class StepBatch:
         """`seconds`: after a call that takes longer its requests are watched."""
         self._seconds = seconds
         self.positions = positions
-        """Where the requests are among the slots of the step."""
+        """The positions of the requests among the slots of the step."""
         self.requests = requests
         self.errors: dict[int, GuidedError] = {}
         """The requests that failed in the last call, by their index in the batch."""

@@ -36,15 +36,15 @@ PyTorch). The longest of 8,887 real ones took 2.5 ms."""
 
 _MEMO_BYTES = 16 << 20
 _END_BYTES = 128
-"""What an open end of a text takes, about, without its bytes."""
+"""The approximate size of an open end of a text, without its bytes."""
 
 _WORDS = frozenset(
     b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 ) | frozenset(range(128, 256))
 _VALUES = (b":", b": ", b",", b", ", b"[", b"[ ")
-"""What stands before a value."""
+"""The bytes that may stand before a value."""
 _OPENINGS = tuple(before + b'"' for before in (*_VALUES, b"{", b"{ "))
-"""What begins a text."""
+"""The bytes that begin a text."""
 
 _LAST_SPACE = re.compile(rb"(?<=[ \n]) (?=[^ \t\r\n])(?!^)")
 
@@ -53,10 +53,10 @@ _NEVER = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class _OpenEnd:
-    """Where the tokens of a text may become others, by what follows the text."""
+    """The end of a text whose tokens may become others, by what follows the text."""
 
     sure: int
-    """How many tokens stand before it: these stay."""
+    """The number of tokens before it: these stay."""
     following: list[int]
     """The bytes that make others of those behind it, as tokens."""
 
@@ -195,8 +195,8 @@ class ForcedTokens:
         return [text[a:b] for a, b in pairwise(starts)]
 
     def _characters(self, text: bytes) -> Iterator[int]:
-        """Where pieces begin before any is merged: at the characters that are tokens,
-        else at each byte."""
+        """Yield the places where pieces begin before any is merged: at the characters
+        that are tokens, else at each byte."""
         at = 0
         while at < len(text):
             yield at

@@ -22,13 +22,13 @@ _MOST_LEAD = 8
 outputs that write other whitespace take its place. Chosen, not measured: models keep to
 one layout."""
 LAYOUTS_BYTES = 1 << 13
-"""What all kinds of places take."""
+"""The size of all kinds of places."""
 
 _INDENT = b"|"
 """In learnt whitespace: the indentation of the line on which the container opened."""
 
 _BEGINNINGS = {b"}": b"}]", b",": b",", b":": b":", b'"': b'"{[-0123456789tfn'}
-"""What parts of each kind begin with."""
+"""The bytes with which parts of each kind begin."""
 
 _KINDS = {b"]": b"}", **{mark: mark for mark in (b"}", b",", b":")}}
 """The kind of a part by its first or last byte; else it is a value, a quote."""
@@ -47,7 +47,7 @@ class _Vote:
 
 
 class Layouts:
-    """What models wrote at each kind of place. It holds no text of any output."""
+    """The whitespace that models wrote at each kind of place; no text of any output."""
 
     def __init__(self) -> None:
         self._votes: dict[_Place, _Vote] = {}
@@ -81,9 +81,8 @@ class Layouts:
             self.likeliest = b"%d" % self._seen
 
     def next(self, outline: Outline, fits: Callable[[int], bool]) -> bytes:
-        """What comes next: the whitespace that is still to come, and the byte behind it
-        if one alone may follow. Empty where that is not known. `fits`: whether a byte
-        may."""
+        """Return the whitespace that is still to come, and the byte behind it if one
+        alone may follow; empty where that is not known. `fits`: whether a byte may."""
         container = outline.container
         if container is None or outline.begun.startswith(b'"'):
             return b""

@@ -67,14 +67,14 @@ class Followers:
 
 @dataclass(slots=True)
 class Found:
-    """What follows a place."""
+    """The tokens that follow a place."""
 
     tokens: tuple[int, ...] = ()
     source: Followers | Layouts | None = None
-    """What some of it followed earlier; None: it must follow, or nothing can be known
-    of the place."""
+    """The record from which some of it was learnt; None: it must follow, or nothing can
+    be known of the place."""
     seen: tuple[tuple[Followers | Layouts, bytes], ...] = ()
-    """What was known of earlier outputs, and what was likeliest then."""
+    """The records of earlier outputs, each with what was likeliest then."""
 
     @property
     def current(self) -> bool:
@@ -83,8 +83,8 @@ class Found:
 
 
 class _Trace:
-    """Where a request is. The request itself is not kept: when it leaves, its matcher
-    must go."""
+    """The progress of a request. The request itself is not kept: when it leaves, its
+    matcher must go."""
 
     def __init__(self, request: RunningRequest) -> None:
         spec = language_of(request.spec)
@@ -93,19 +93,19 @@ class _Trace:
         self.group = hash((spec, request.spec.salt))
         """The key of all requests that learn from each other."""
         self.documents = 0
-        """How many have begun."""
+        """The number of documents that have begun."""
         self.before = b""
         """The end of the text since the last one."""
         self.outline: Outline | None = None
-        """Where it is in the document, if it is in one."""
+        """Its place in the document, if it is in one."""
         self.length = request.state.start
         """Tokens that were read, or came before its grammar."""
         self.layouts: Layouts | None = None
-        """What its whitespace teaches, if its spec leaves that open."""
+        """The layouts that its whitespace teaches, if its spec leaves that open."""
 
 
 class LearntDrafts:
-    """What the requests of one vocabulary teach. Used by one thread at a time."""
+    """The drafts that one vocabulary's requests teach. Used by one thread at a time."""
 
     def __init__(self, vocabulary: Vocabulary, forced: ForcedTokens, most: int) -> None:
         """`most`: tokens that are offered at once."""

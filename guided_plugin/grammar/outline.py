@@ -60,12 +60,12 @@ _MEASURES = [
 
 @dataclass(frozen=True, slots=True)
 class SpecWords:
-    """What the text of a spec says of names and values."""
+    """The facts about names and values in the text of a spec."""
 
     text: bytes
     """The spec, with its strings as outputs write them."""
     begins: re.Pattern[bytes] | None
-    """What stands before JSON in its outputs; None if they are JSON."""
+    """The pattern of what stands before JSON in its outputs; None if they are JSON."""
     branches: bool
     """True if a value may decide what follows behind it."""
     measures: bool
@@ -75,8 +75,8 @@ class SpecWords:
 
 @remembered(lambda text, words: texts_bytes(text, words.text))
 def words_of(text: str, kind: str) -> SpecWords:
-    """What a spec says; nothing where no JSON is written, or where its text is too long
-    to be read."""
+    """Return the words of a spec; none where no JSON is written, or where its text is
+    too long to be read."""
     is_json = kind in ("json_schema", "json_object")
     if len(text) > _READ_BYTES or not (is_json or kind == "structural_tag"):
         is_json = False
@@ -139,20 +139,20 @@ class Outline:
 
     words: SpecWords
     name: int
-    """What is complete, as a hash."""
+    """The hash of what is complete."""
     begun: bytes = b""
-    """What is not: a string, a number, a word or whitespace; or what stands behind the
-    document."""
+    """The part that is not: a string, a number, a word or whitespace; or what stands
+    behind the document."""
     key: bytes = b""
     """The last name that the spec has."""
     since: bytes = b""
-    """What is complete since then or since a value."""
+    """The text that is complete since then or since a value."""
     at_name: bool = False
     """True if a string would be a name."""
     ended: bool = False
     """True if the document is complete."""
     found: Any = None
-    """What follows, once that is known."""
+    """The continuation, once that is known."""
     before: bytes = b""
     """The last byte of the last complete part that is no whitespace."""
     indent: bytes = b""
@@ -172,7 +172,7 @@ class Outline:
         return bool(self.begun.strip())
 
     def after(self, text: bytes) -> Step:
-        """What the output comes to with a text."""
+        """Return the step that the output makes with a text."""
         place = replace(self, begun=b"", found=None)
         step = Step(place)
         goes_on = self.in_value
@@ -258,7 +258,7 @@ class Outline:
             self.begun = begun[:1] + escape
 
     def rest_of(self, text: bytes) -> bytes:
-        """What is left of a text that stands between two values; nothing in the middle
+        """Return the rest of a text that stands between two values; empty in the middle
         of a value, or if the output has begun another text."""
         begun = self.since + self.begun
         if not self.at_name and self.in_value:

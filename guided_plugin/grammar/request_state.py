@@ -17,7 +17,7 @@ from guided_plugin.spec.triggers import Trigger
 
 
 class Phase(Enum):
-    """Where a request is."""
+    """The phase of a request."""
 
     WAITING = auto()
     """Before the end of `start_after`: nothing is constrained yet."""
@@ -68,13 +68,13 @@ class RequestState:
         self._turns = self._waiting_turns()
         """Without one of these tokens the phase stays as it is."""
         self._limit = 0
-        """How many tokens count, once it has failed."""
+        """The number of tokens that count, once it has failed."""
         self.tokens = array("q")
         """Every token that counts."""
         self.begun = False
         """True if there is a constrained part."""
         self.start = 0
-        """Where in the tokens that begins."""
+        """The place in the tokens where that begins."""
         self.phase = Phase.WAITING
         if not self._triggers:
             self._activate(0)
@@ -129,7 +129,7 @@ class RequestState:
         self.phase = Phase.FAILED
 
     def mark(self) -> StateMark:
-        """What `go_back` needs."""
+        """Return the state that `go_back` needs."""
         return self.phase, self.begun, self.start, len(self.tokens)
 
     def go_back(self, mark: StateMark) -> None:
@@ -148,8 +148,8 @@ class RequestState:
         return not tokens or self.tokens[-len(tokens) :].tolist() == list(tokens)
 
     def _begins(self, token: int) -> int | None:
-        """How many of the tokens up to this one are constrained; None if it completes
-        no trigger."""
+        """Return the number of tokens up to this one that are constrained; None if it
+        completes no trigger."""
         for trigger, kept in self._triggers:
             if token == trigger[-1] and self.follows(trigger[:-1]):
                 return len(trigger) if kept else 0

@@ -114,8 +114,8 @@ class GrammarTable:
         """Slots whose outputs came so near their limit since then that they are led to
         an end: behind how many drafts of the next step."""
         self.counts: Counter[str] = Counter()
-        """What was led, and may be cut, by figures of `WorkerMetrics`. A worker takes
-        them."""
+        """The numbers of parts that were led, and may be cut, by figures of
+        `WorkerMetrics`. A worker takes them."""
         self.unprotected: dict[int, str] = {}
         """By slot, why outputs may be cut at their token limit. A worker takes what it
         tells."""

@@ -15,7 +15,7 @@ from typing import Any
 _log = logging.getLogger(__name__)
 
 _SHARE = 0.3
-"""What part of a step a batch may take, tokens and masks, before it gets more
+"""The part of a step that a batch may take, tokens and masks, before it gets more
 threads."""
 
 _FAST = 0.7
@@ -69,7 +69,7 @@ class AdaptiveThreads:
 
     @property
     def threads(self) -> int:
-        """How many threads the executor has."""
+        """The number of threads of the executor."""
         return self._sizes[self._at]
 
     def pace(self, seconds: float) -> None:

@@ -67,7 +67,7 @@ class Vocabulary:
 
     @property
     def size(self) -> int:
-        """How many ids there are. A model's logits may be wider (padding), see
+        """The number of ids. A model's logits may be wider (padding), see
         `check_width`."""
         return len(self.tokens)
 
@@ -265,8 +265,8 @@ def _from_hugging_face(tokenizer: Any, stops: tuple[int, ...]) -> Vocabulary:
 
 
 def _kind(tokenizer: Any, by_token: dict[str, int]) -> TokenKind:
-    """How the vocabulary spells bytes. Its own tokens are better evidence than its
-    class or decoder."""
+    """Return the way the vocabulary spells bytes. Its own tokens are better evidence
+    than its class or decoder."""
     if sum(f"<0x{byte:02X}>" in by_token for byte in range(256)) >= 128:
         return "byte_fallback"
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)

@@ -19,18 +19,18 @@ from guided_plugin.spec.triggers import Trigger, nearest
 
 LED_OUTPUT = 1
 LED_REASONING = 2
-"""What is led to an end: the constrained part of an output, and what comes before."""
+"""The parts led to an end: the constrained part of an output, and what comes before."""
 
 COUNTED = {LED_OUTPUT: "led_outputs", LED_REASONING: "led_reasoning"}
 """Figures of `WorkerMetrics` that count these."""
 
 LED = ("", "led", "led: reasoning", "led: reasoning and output")
-"""What `RequestInfo.closed` says of both together, by their sum."""
+"""The values of `RequestInfo.closed` for both together, by their sum."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """How a request that waits is led to its constrained part."""
+    """The way a request that waits is led to its constrained part."""
 
     trigger: array[int]
     start: int
@@ -51,8 +51,8 @@ class Lead:
 def lead_of(
     grammar: Grammar, triggers: Iterable[Trigger], room: int, answer_room: float
 ) -> Lead | None:
-    """What leaves the constrained part of an output its part of the room. Raises
-    RequestError where that is too little for the shortest."""
+    """Return the lead that leaves the constrained part of an output its part of the
+    room. Raises RequestError where that is too little for the shortest."""
     trigger = nearest(triggers)
     if trigger is None:
         return None

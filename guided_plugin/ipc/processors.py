@@ -44,14 +44,14 @@ def give_way() -> None:
 
 
 def count() -> int:
-    """How many this process may keep busy: by its affinity, and by the quota of its
-    control groups."""
+    """Return the number of processors this process may keep busy: by its affinity, and
+    by the quota of its control groups."""
     quota = _quota_at_first()
     return affine() if quota is None else max(1, min(affine(), math.ceil(quota)))
 
 
 def affine() -> int:
-    """How many it may run on, whatever the quota is."""
+    """Return the number of processors it may run on, whatever the quota is."""
     return len(_AT_IMPORT) if _AT_IMPORT is not None else os.cpu_count() or 1
 
 

@@ -31,7 +31,7 @@ _START_SECONDS = 120.0
 _PR_SET_PDEATHSIG = 1
 
 LOOK_SECONDS = 0.1
-"""How often to ask whether a process is stopped."""
+"""Seconds between two checks of whether a process is stopped."""
 
 STOPPED_SECONDS = 0.2
 """For how long a process is stopped before that counts. Profilers stop a process for a
@@ -119,8 +119,8 @@ class Child:
         self.pid = self._process.pid
 
     def exit_code(self, seconds: float = 0.0) -> int | None:
-        """How it ended (a negative signal number, as subprocess has it); None if it
-        still runs by then."""
+        """Return its exit code (a negative signal number, as subprocess has it); None
+        if it still runs by then."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(seconds)
         return None
@@ -194,7 +194,7 @@ os.register_at_fork(
 
 
 def run() -> None:
-    """What a child does first: call `main` of its module."""
+    """Start a child's work: call `main` of its module."""
     module, descriptor, parent, *arguments = sys.argv[1:]
     for number in (signal.SIGINT, signal.SIGTTOU):  # of a terminal, which is the host's
         signal.signal(number, signal.SIG_IGN)

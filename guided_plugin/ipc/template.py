@@ -57,8 +57,8 @@ class Forked:
         self._code: int | None = None
 
     def exit_code(self, seconds: float = 0.0) -> int | None:
-        """How it ended (a negative signal number, as subprocess has it); None if it
-        runs, or its template has ended with it."""
+        """Return its exit code (a negative signal number, as subprocess has it); None
+        if it runs, or its template has ended with it."""
         if not self._ended and poll_until(
             self._status, select.POLLIN, time.monotonic() + seconds
         ):

@@ -1,4 +1,4 @@
-"""How a host's small lists come to its device. Imports torch."""
+"""The way of a host's small lists to its device. Imports torch."""
 
 from __future__ import annotations
 

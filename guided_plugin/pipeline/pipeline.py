@@ -67,7 +67,7 @@ class DraftStep(NamedTuple):
     number: int
     masks: int
     offers: OfferedDrafts | None
-    """What is verified, where the worker says that; see `Buffers`."""
+    """The drafts to verify, where the worker chooses them; see `Buffers`."""
 
 
 class StepPipeline(PipelineRequests, AbstractContextManager["StepPipeline"]):

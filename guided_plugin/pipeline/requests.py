@@ -32,7 +32,7 @@ class PipelineRequests:
     ) -> None:
         self.compiler = compiler
         self.runtime = runtime
-        """Where the grammars work."""
+        """The runtime where the grammars work."""
         self.mode = runtime.mode
         self.rank = rank
         """The rank of this process among those of a model; None where there is one

@@ -25,8 +25,8 @@ def make_runtime(
     drafts: int,
     followers: Sequence[Peer],
 ) -> WorkerRuntime | InlineRuntime:
-    """Where the grammars work. `followers`: the other ranks that mask with the same
-    memory."""
+    """Make the runtime where the grammars work. `followers`: the other ranks that mask
+    with the same memory."""
     parts = compiler, max_slots, device, drafts, followers
     if resolve_mode(mode, device) == "process":
         try:

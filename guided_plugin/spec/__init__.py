@@ -1,4 +1,4 @@
-"""What a request's output must look like: specs, the forms of clients, schemas and
+"""The demands on a request's output: specs, the forms of clients, schemas and
 regexes."""
 
 from guided_plugin.spec.output_spec import (

@@ -51,7 +51,7 @@ def power_of_ten(number: Fraction) -> int | None:
 
 
 def places(number: Fraction) -> int:
-    """How many digits after the point a number has, written out."""
+    """Return the number of digits after the point of a number, written out."""
     found = 0
     while (number * 10**found).denominator > 1:
         found += 1

@@ -72,7 +72,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Both:
-    """What each of them matches. Parsing makes none: it is what lookahead becomes."""
+    """The texts that all parts match. Parsing makes none: lookahead becomes one."""
 
     parts: tuple[Node, ...]
 
@@ -165,15 +165,15 @@ _OTHER_DIALECT = (
 
 _QUANTIFIER = re.compile(r"[*+?]|\{([0-9]+)(?:(,)([0-9]*))?\}")
 _NEARLY = re.compile(r"\{\s*(?:[0-9]+\s*(?:,\s*[0-9]*\s*)?|,\s*[0-9]*\s*)\}")
-"""What other dialects read as a quantifier."""
+"""The texts that other dialects read as a quantifier."""
 _GROUP = re.compile(r"\((?:\?(?::|=|!|P?<[A-Za-z_$][A-Za-z0-9_$]*>)|(?!\?))")
 _HEX = re.compile(r"x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|u\{([0-9A-Fa-f]+)\}")
 _CATEGORY = re.compile(
     r"{(L[lmotu]?|M[cen]?|N[dlo]?|P[cdefios]?|S[ckmo]?|Z[lps]?|C[cfnos]?)}"
 )
 _NAMED = "\\p", "\\P"
-"""How categories begin. `Zl` and `Zp` have one character each, and are no ends of
-ranges."""
+"""The beginnings of categories. `Zl` and `Zp` have one character each, and are no ends
+of ranges."""
 _LOW_SURROGATE = re.compile(r"\\u([dD][c-fC-F][0-9A-Fa-f]{2})")
 
 _CONTROLS = {"n": 10, "r": 13, "t": 9, "f": 12, "v": 11}

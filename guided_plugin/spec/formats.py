@@ -91,7 +91,7 @@ FORMATS: dict[str, str] = {
 """By name; alternatives at the top are in no group, so put them into one."""
 
 LENGTHS: dict[str, str] = {"hostname": ".{1,253}", "email": "[^@]{1,64}@.{1,253}"}
-"""What else holds of a format's texts: how long they are."""
+"""The bounds on the length of a format's texts, which hold besides."""
 
 _WIDE_DATE = rf"(?:[0-9]{{4}}-{_DAY}|(?:{_LEAP_YEAR}|0000)-02-29)"
 # Leap seconds at any time: no reading of an offset rules out one that another allows.

@@ -49,7 +49,7 @@ _PASSED = 'a JSON Schema is passed as {"json_schema": {...}}'
 
 
 class Form(NamedTuple):
-    """What a client asked for, in our own terms."""
+    """The form that a client asked for, in our own terms."""
 
     kind: Kind
     value: Any
@@ -57,8 +57,8 @@ class Form(NamedTuple):
     options: dict[str, Any]
     """Options of `OutputSpec`, and the syntax of a grammar."""
     place: str = ""
-    """Where in the form the constraint is: its keys, joined with dots. Empty: it is the
-    form itself."""
+    """The place of the constraint in the form: its keys, joined with dots. Empty: it is
+    the form itself."""
 
 
 def read(obj: Any) -> Form | None:

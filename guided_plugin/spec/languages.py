@@ -107,13 +107,13 @@ def nullable(node: Node) -> bool:
 
 
 class _NotRegularError(Exception):
-    """What a tree without anchors and lookahead doesn't express, or not in a reasonable
+    """A tree without anchors and lookahead doesn't express it, or not in a reasonable
     size."""
 
 
 _Then = Callable[[bool], Node | None]
-"""What follows a part up to the end of the text, given whether the text starts there;
-None: no text."""
+"""The rest behind a part up to the end of the text, given whether the text starts
+there; None: no text."""
 
 
 def _end(start: bool) -> Node | None:
@@ -239,8 +239,8 @@ def _any_of(options: list[Node | None]) -> Node | None:
 
 
 def _both(parts: list[Node | None]) -> Node | None:
-    """What all parts match, of which one at least is no `Not`: that one says what texts
-    there are."""
+    """Return the intersection of parts, of which one at least is no `Not`: that one
+    says what texts there are."""
     found: dict[Node, None] = {}
     for part in parts:
         if part is None:

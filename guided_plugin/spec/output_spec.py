@@ -58,7 +58,7 @@ class OutputSpec:
     """The constraint: a schema, choices or tag as JSON text in the order given, else
     the source itself."""
     syntax: Syntax = "ebnf"
-    """What a `grammar` is written in."""
+    """The language of a `grammar`."""
     whitespace: Whitespace | None = None
     """In JSON: `flexible`, as models write it, indented or not; `compact`, none between
     its parts; `spaced`, one space after `:` and `,`, as `json.dumps` writes. None: as
@@ -393,8 +393,8 @@ def check_room(least: int, room: int | None, where: str = "max_tokens") -> None:
 
 
 def spec_bytes(spec: OutputSpec, *texts: object) -> int:
-    """What a memo holds with a spec and some texts. A token id takes 40 bytes: the
-    number, and its place in a tuple."""
+    """Return the bytes that a memo holds with a spec and some texts. A token id takes
+    40 bytes: the number, and its place in a tuple."""
     ids = len(spec.stop_token_ids or ())
     for each in spec.start_after or ():
         ids += len(each.tokens)
@@ -409,7 +409,7 @@ def packed(spec: OutputSpec) -> tuple[str, int | None, str | None]:
 
 
 def unpacked(text: str, room: int | None = None, salt: str | None = None) -> OutputSpec:
-    """What was packed: the same object for the same text."""
+    """Return the spec that was packed: the same object for the same text."""
     return _unpacked(text).within(room, salt)
 
 
@@ -438,7 +438,7 @@ def language_of(spec: OutputSpec) -> OutputSpec:
 
 
 _of_language = attrgetter("kind", "syntax", *SETTLED, "backend")
-"""What decides a spec's grammar besides its text."""
+"""The fields that decide a spec's grammar besides its text."""
 
 
 @remembered(spec_bytes)

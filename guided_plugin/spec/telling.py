@@ -35,7 +35,7 @@ _NAMES = (
     re.compile(r"functions\.([\w-]+)"),
     re.compile(r"(?:function|tool|invoke|call)\s*[=:]\s*([\w.-]*[A-Za-z][\w.-]*)"),
 )
-"""How a tag's first text names the tool that it calls."""
+"""The ways a tag's first text names the tool that it calls."""
 
 
 def told(error: GuidedError, kind: str, document: Any) -> GuidedError:

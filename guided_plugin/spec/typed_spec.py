@@ -41,7 +41,7 @@ class TypedSpec(Generic[T]):
             )
         form = form_of(of)
         self.spec: OutputSpec = getattr(OutputSpec, form.kind)(form.value, **options)
-        """What goes to engines and other processes."""
+        """The spec that goes to engines and other processes."""
         self._read = form.read
 
     def read(self, text: str) -> T:
@@ -73,7 +73,7 @@ def reader_of(given: Any, spec: OutputSpec | None) -> Callable[[str], Any] | Non
 
 
 def _json_value(text: str) -> Any:
-    """What a JSON text stands for."""
+    """Return the value of a JSON text."""
     try:
         return json.loads(text, parse_constant=no_constant)
     except (ValueError, RecursionError, TypeError) as error:

@@ -31,7 +31,7 @@ class KeywordUse:
     note: str = ""
     """The reason, where the status alone isn't one."""
     hint: str = ""
-    """What to do about it, where it is refused."""
+    """The way to fix it, where it is refused."""
 
 
 def uses_of(document: Any, unenforced: Collection[str]) -> list[KeywordUse]:

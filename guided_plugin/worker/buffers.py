@@ -109,7 +109,7 @@ class HostTokens:
         self._region.store(Counter.SAMPLED, step)
 
     def sink(self, step: int) -> TokenSink | None:
-        """Where a kernel may write the tokens itself; here are none."""
+        """Return the place where a kernel may write the tokens itself; none here."""
         return None
 
     def offered(self, step: int, count: int) -> OfferedDrafts:

@@ -76,7 +76,7 @@ _Number = TypeVar("_Number", bound=np.generic)
 
 
 class Places(NamedTuple):
-    """Where the parts of a region begin, each on a page of its own, in bytes."""
+    """The offsets of the parts of a region, each on a page of its own, in bytes."""
 
     ranks: int
     """Followers may write up to `plans`, and nothing else."""
@@ -123,7 +123,7 @@ class Shape:
 
     @property
     def places(self) -> Places:
-        """Where the parts of a region begin."""
+        """The offsets of the parts of a region."""
         sizes = (
             _LINE * self.followers,
             4 * PLAN_DEPTH * (PlanField.SLOTS + self.max_slots),
@@ -236,7 +236,7 @@ class Region:
         return self._counters[at : at + 1]
 
     def counter_offset(self, counter: Counter) -> int:
-        """Where in the region a counter is, for the device."""
+        """Return the offset of a counter in the region, for the device."""
         return counter * _LINE
 
     def rank_line(self, follower: int) -> memoryview:

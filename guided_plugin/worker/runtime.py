@@ -1,4 +1,4 @@
-"""Where the grammars of a pipeline work: what it needs of that place.
+"""The place where the grammars of a pipeline work: what a pipeline needs of it.
 
 Three classes derive from this: `InlineRuntime` works in the calling thread,
 `WorkerRuntime` in a process of its own, where the host's thread waits for nothing, and
@@ -31,10 +31,10 @@ from guided_plugin.worker.layout import Region
 
 
 class RequestSoFar(Protocol):
-    """What became of a request."""
+    """The state of a request so far."""
 
     led: int
-    """What of it was led to an end before its token limit, as in `Closure`."""
+    """The parts of it led to an end before its token limit, as in `Closure`."""
     unprotected: str
     """Why it may be cut there, as `RequestInfo.closed` says; empty if it may not."""
 
@@ -44,7 +44,7 @@ class RequestSoFar(Protocol):
 
 
 class GrammarRuntime(Protocol):
-    """Where the grammars of one pipeline live. Slots are taken and plans are checked
+    """The runtime of one pipeline's grammars. Slots are taken and plans are checked
     before it is called. What has a body here is right where there is no worker."""
 
     mode: Mode
@@ -61,7 +61,7 @@ class GrammarRuntime(Protocol):
     newest: int
     """The number of the newest planned step."""
     masks_planned: int = 0
-    """How many masks that has."""
+    """The number of masks of that step."""
     ready: threading.Event
     """Set when no request waits for what all need: the worker with its backends, or
     nothing at all."""
@@ -106,8 +106,8 @@ class GrammarRuntime(Protocol):
         """Get the step's tokens on their way to the grammars."""
 
     def token_sink(self) -> TokenSink | None:
-        """Where a kernel may write the step's tokens itself, if it may; then it
-        must."""
+        """Return the place where a kernel may write the step's tokens itself, if it
+        may; then it must."""
         return None
 
     def finish(self) -> None:

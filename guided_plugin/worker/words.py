@@ -49,7 +49,7 @@ class PlanField(IntEnum):
     FOLLOWS = 1
     """The last step that was sampled before this one: its tokens come first."""
     MESSAGES = 2
-    """How many messages of this session precede the plan."""
+    """The number of messages of this session that precede the plan."""
     PLAN_ID = 3
     """Changes whenever the slots do."""
     COUNT = 4

@@ -95,13 +95,13 @@ def register_backends(register: Callable[[str, BackendFactory], None]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Compiled:
-    """What a grammar's matchers start from."""
+    """The parts from which a grammar's matchers start."""
 
     lexers: Lexers
     distinct: DistinctRules | None
-    """What the grammar can't remember."""
+    """The rules for what the grammar can't remember."""
     endings: Endings | None = None
-    """Where outputs are closed before their limit."""
+    """The endings of outputs, where they are closed before their limit."""
 
 
 class LLGuidanceBackend:

@@ -26,7 +26,7 @@ _PIECE = re.compile(
     | (?P<word>[\w-]+) | (?P<other>.)""",
     re.VERBOSE | re.DOTALL,
 )
-"""What llguidance's own lexer tells apart, as far as it matters here."""
+"""The pieces that llguidance's own lexer tells apart, as far as it matters here."""
 
 _DIRECTIVES = {
     "%json": "send it in a structural tag: docs/specs.md#structural-tags",

@@ -33,15 +33,15 @@ _DISTINCT = 2
 
 
 def steps(spare: int, growth: int) -> int:
-    """How many tokens may come before an output is looked at again whose ending leaves
-    so many to spare, where each may add as many to it; 0: its mask is to be
+    """Return the number of tokens that may come before an output is looked at again:
+    its ending leaves `spare`, and each may add `growth` to it; 0: its mask is to be
     restricted."""
     return max(0, (spare + 1) // (growth + 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What was kept of a mask: as long as its ending stays, of each that is the same."""
+    """The restricted form of a mask, for equal masks as long as its ending stays."""
 
     of: MaskArray
     mask: MaskArray
@@ -64,11 +64,11 @@ class Closing:
     ending: Spelled | None = None
     """The newest one that was found."""
     kept: Kept | None = None
-    """What was kept last."""
+    """The last one that was kept."""
     led: int = 0
     """Tokens that had no other choice than to end."""
     missed: int = 0
-    """How often no ending was found."""
+    """The number of times no ending was found."""
     seen: int = 0
     """Constrained tokens that were there then."""
     place: Place | None = None
@@ -192,7 +192,7 @@ class Closing:
         most: int,
         moves: Moves,
     ) -> int | None:
-        """How many tokens an ending has that is known behind one that may come next."""
+        """Return the length of a known ending behind a token that may come next."""
         endings = self.endings
         if len(before) <= most:
             self._read()

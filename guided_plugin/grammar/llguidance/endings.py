@@ -26,15 +26,14 @@ from guided_plugin.grammar.llguidance.tokenizer import NEVER, Spelled, Spelling
 _FREE = 64
 """So many bytes are allowed next in a text that is free, as a JSON string is."""
 _SOON = b'}])>,:"0-ntf[{'
-"""What is taken first where rules tell nothing: what closes, then what is short."""
+"""The bytes taken first where rules tell nothing: what closes, then what is short."""
 _LATE = b"(\\"
 _ORDER = _SOON + bytes(sorted({*range(256)}.difference(_SOON, _LATE))) + _LATE
 _FEW = 12
 """So many bytes are all tried."""
 _MOVES = 3_000
-"""What is tried in one look, at most, as copies of a matcher that move: a count and no
-clock, so that the same text has the same end on every machine. Ten distinct strings
-took 1,746."""
+"""The most moves of a matcher's copies in one look: a count and no clock, so that the
+same text has the same end on every machine. Ten distinct strings took 1,746."""
 _PER_MASK = 10
 """So many moves counts a mask of a grammar that a client wrote: of an ambiguous one
 each takes 12 ms."""
@@ -80,7 +79,7 @@ class Endings:
 
     @cached_property
     def shortest(self) -> Shortest | None:
-        """What rules tell, where they are known."""
+        """The shortest texts by the rules, where these are known."""
         if isinstance(self._rules, bytes):
             return Shortest(RuleSet.unpacked(self._rules))
         return self._rules
@@ -91,8 +90,8 @@ class Endings:
         return None if self.shortest is None else Follower(self.shortest)
 
     def growth_in(self, tokens: Callable[[bytes], int]) -> int:
-        """How many tokens one token may add to the shortest ending, at most. `tokens`:
-        how many a text takes; `len` is a bound that needs no spelling."""
+        """Return the most tokens that one token may add to the shortest ending.
+        `tokens`: those of a text; `len` is a bound that needs no spelling."""
         if self.shortest is None:
             return _SLACK + _CLIENT_REACH
         most = self.shortest.reach
@@ -144,9 +143,9 @@ class Endings:
         moves: Moves,
         most: float = math.inf,
     ) -> Spelled | None:
-        """What may come before a stop token: so many tokens at most if rules tell such
-        an ending, or masks lead to one; None where none is known. The matcher stays
-        where it is."""
+        """Return what may come before a stop token: so many tokens at most if rules
+        tell such an ending, or masks lead to one; None where none is known. The matcher
+        stays where it is."""
         found: list[Spelled] = []
         told = filter(partial(moves.proves, matcher), self.told(place, TOLD))
         for ending in itertools.islice(told, _PROVEN):

@@ -34,8 +34,8 @@ _TOO_MANY = 1 << 30
 """More tokens than any matcher has to take back."""
 
 _RENEWAL_SECONDS = 5.0
-"""What requests have to get matchers with new lexers, before these are given up in
-turn."""
+"""Seconds that requests have to get matchers with new lexers, before these are given up
+in turn."""
 
 _PAUSE = 0.25
 """Seconds until a grammar that found no room for another lexer tries again."""
@@ -81,7 +81,7 @@ class Lexer:
 
     base: Any
     users: int = 0
-    """How many requests share it."""
+    """The number of requests that share it."""
     outdated: bool = False
     """True if the grammar has other lexers by now."""
 

@@ -30,7 +30,7 @@ OVER_LIMIT = re.compile(r"too many|max is \d|fuel|exceeded|limit", re.IGNORECASE
 
 
 def first_line(message: str) -> str:
-    """What an error of llguidance says, without the state that it adds."""
+    """Return the message of an llguidance error, without the state that it adds."""
     lines = _DETAILS.sub("", message).strip().splitlines()
     return lines[0] if lines else "no reason given"
 
@@ -48,7 +48,7 @@ class LLGuidanceMatcher:
     """Stop tokens of this request alone; empty: the vocabulary's, which the tokenizer
     knows."""
     distinct: DistinctCheck | None
-    """What its grammar can't remember."""
+    """The check of what its grammar can't remember."""
 
     def accept(self, token: int) -> bool:
         """Move past a token. After a refusal the matcher can't be used any more."""

@@ -77,12 +77,12 @@ class Tokenizers:
 
     @cached_property
     def spelling(self) -> Spelling:
-        """How texts are spelled."""
+        """The spelling of texts."""
         return Spelling(self._vocabulary)
 
     def ids(self, token: str) -> frozenset[int]:
-        """What llguidance takes for a token as a grammar writes it; nothing where there
-        is no such token."""
+        """Return the ids that llguidance takes for a token as a grammar writes it; none
+        where there is no such token."""
         import llguidance
 
         grammar = f"start: {token}"
@@ -102,7 +102,7 @@ class Spelled:
     """The token of each text."""
     text: bytes
     counts: list[int]
-    """How many its end takes, from each place on."""
+    """The number of tokens of its end, from each place on."""
     sizes: list[int]
     """Bytes of the first of these."""
     start: int = 0
@@ -133,14 +133,14 @@ class Spelled:
         return found
 
     def behind(self, text: bytes) -> Spelled | None:
-        """What comes behind a text, if that comes first."""
+        """Return the part behind a text, if that comes first."""
         if not self.text.startswith(text, self.start):
             return None
         return self._from(self.start + len(text)) if text else self
 
     @cached_property
     def behind_first(self) -> Spelled:
-        """What comes behind the first token, if there is one."""
+        """Return the part behind the first token, if there is one."""
         size = self.sizes[self.start] if self.start < len(self.text) else 0
         return self._from(self.start + size)
 
@@ -177,7 +177,7 @@ class Spelling:
 
     @cached_property
     def brackets(self) -> int:
-        """How many arrays one token may open inside of each other."""
+        """The most arrays that one token may open inside of each other."""
         runs = re.findall(rb"\[+", b" ".join(self.ids))
         return max(map(len, runs), default=1)
 
@@ -267,7 +267,7 @@ def _spelled_bytes(text: bytes, _: Spelled) -> int:
 
 
 def _characters(text: bytes) -> int:
-    """How many characters a text has; 0 where it has a part of one."""
+    """Return the number of characters of a text; 0 where it has a part of one."""
     try:
         return len(text.decode())
     except UnicodeDecodeError:

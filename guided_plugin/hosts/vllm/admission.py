@@ -60,8 +60,8 @@ REASONING = "guided_reasoning"
 until `Gate.complete`."""
 
 _AHEAD = 128
-"""How many prompts of a call of `LLM` are looked at before the first of them is added.
-The engine runs those that were added."""
+"""The number of prompts of a call of `LLM` that are looked at before the first of them
+is added. The engine runs those that were added."""
 
 _LARGEST = 1e20
 """The largest factor or bias of logits: with temperatures from 0.01 on, logits of up to
@@ -72,7 +72,7 @@ _LIGHT = SpecLimits(max_spec_bytes=1 << 16, max_nodes=4_000)
 To look at that many nodes takes 1.1 ms (240,000: 62 ms, on a processor of 2.6 GHz)."""
 
 Begun = tuple[Any, Sequence[int], Said]
-"""What a server is about to ask its engine: the params and the tokens of a prompt, and
+"""The prompt that a server is about to send to its engine: its params and tokens, and
 what is said about its reasoning."""
 
 

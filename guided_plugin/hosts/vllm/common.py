@@ -160,7 +160,7 @@ def rust_frontend() -> bool:
 
 
 def drafts_of(vllm_config: Any) -> int:
-    """How many tokens may be proposed for a request in a step."""
+    """Return the most tokens that may be proposed for a request in a step."""
     speculative = vllm_config.speculative_config
     return 0 if speculative is None else int(speculative.num_speculative_tokens)
 
@@ -203,7 +203,7 @@ class EngineSpec(NamedTuple):
     room: int | None
     salt: str | None
     made: bytes | None = None
-    """What the frontend made of the spec. It goes no further than the scheduler."""
+    """The spec, prepared by the frontend. It goes no further than the scheduler."""
     quick: bool = False
     """True if that took a few milliseconds of processor time at most: so it does in the
     engine."""

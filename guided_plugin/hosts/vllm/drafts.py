@@ -81,7 +81,7 @@ class V2DraftRunner(V2Runner):
         greedy: bool,
         verified: bool = True,
     ) -> None:
-        """What a speculator proposes for the requests of a batch that was sampled:
+        """Take a speculator's proposals for the requests of a batch that was sampled:
         [requests, drafts], in the order of the batch. Where the worker chooses what is
         verified, that is written over it.
 

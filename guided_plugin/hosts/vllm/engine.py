@@ -66,11 +66,11 @@ _FIRST = OutputSpec.choice(["a"])
 """A spec that starts the grammar worker."""
 
 _STARTED = "guided decoding"
-"""What an engine waits for at its start: the grammar worker, inline its backends."""
+"""The part awaited at an engine's start: the grammar worker, inline its backends."""
 
 
 _SECONDS = 60.0
-"""How long an engine waits at its start at most, in each of its processes."""
+"""The most seconds that an engine waits at its start, in each of its processes."""
 
 
 class Engine:
@@ -95,7 +95,7 @@ class Engine:
         """Why nothing can be guided here, if nothing can."""
         self._pipeline: StepPipeline | None = None
         self.hooks: StepHooks | None = None
-        """Where a plugin implements a step hook."""
+        """The step hooks, where a plugin implements one."""
         self.ahead = 0
         """Steps that are sent for the next output already."""
         self.serves = True
@@ -111,7 +111,7 @@ class Engine:
         self.left: Set[str] = frozenset()
         """Requests that have ended before the step, or were preempted."""
         self.appended: Callable[[], None] = lambda: None
-        """What a model runner does when the tokens of a step are in its tables."""
+        """The action of a model runner when the tokens of a step are in its tables."""
         self.failed = Ledger()
         """Requests that failed, until vLLM knows."""
         self._started = False
@@ -151,7 +151,7 @@ class Engine:
             pipeline.prepare(_FIRST)
 
     def _make_pipeline(self, device: torch.device, max_requests: int) -> StepPipeline:
-        """Where there are several ranks, all of them get one, or none does."""
+        """Make the pipeline: of several ranks, all get one, or none does."""
         ranks = ranks_of(self.config)
         if ranks is not None:
             self.failed.tells = ranks.rank == 0

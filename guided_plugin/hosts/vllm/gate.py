@@ -1,5 +1,5 @@
-"""What replaces methods of vLLM's frontends, so that guided requests are admitted
-before an engine sees them.
+"""The replacements of methods of vLLM's frontends, which admit guided requests before
+an engine sees them.
 
 vLLM has no hook for this; `names` says which method each function here wraps and why,
 and `patches` puts it there. A spec that can't be compiled is the client's error: status
@@ -40,8 +40,8 @@ are admitted, 95% of its turns come within 1.5 ms; with Python's 5 ms, within 5.
 processors)."""
 
 _begun: ContextVar[list[Begun] | None] = ContextVar("prompts_begun", default=None)
-"""What a server is about to ask its engine for the request whose stream it prepares: one
-for each prompt."""
+"""The prompts that a server is about to send to its engine for the request whose stream
+it prepares."""
 
 _BY_OPTIONS = "leave no token that the grammar allows"
 """In the reason of a request that failed by options of its own (`Ledger`): the client
@@ -155,7 +155,7 @@ def generate(self: Any, *args: Any, original: Any, **kwargs: Any) -> Any:
 
 
 def _said(given: Mapping[str, Any]) -> Said:
-    """What a caller of the engine says about the reasoning of a request."""
+    """Return what a caller of the engine says about the reasoning of a request."""
     # Completions are one text: their reasoning would never be told from the rest.
     whole = str(given.get("request_id")).startswith(_COMPLETION)
     return Said(
@@ -201,7 +201,7 @@ def init_entrypoints_middleware(
 
 
 async def state_of(app: Any) -> dict[str, Any]:
-    """What a server says of the plugin in it. `off`: why nothing is guided; empty where
+    """Return a server's report on its plugin. `off`: why nothing is guided; empty where
     the plugin is on, in this frontend and in each engine behind it, which are asked."""
     engine = getattr(app.state, "engine_client", None)
     told = {"version": __version__}

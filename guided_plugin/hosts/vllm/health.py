@@ -34,8 +34,8 @@ ENGINES: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 async def ask_all(llm: Any, method: str, args: tuple[Any, ...] = ()) -> list[Any]:
-    """What the workers of all engines answer to one of the plugin's methods, engine by
-    engine."""
+    """Return the answers of the workers of all engines to one of the plugin's methods,
+    engine by engine."""
     client = getattr(llm, "engine_core", None)
     engines = getattr(client, "core_engines", ())
     if client is None or len(engines) < 2:
@@ -58,10 +58,10 @@ class Health:
 
     def __init__(self) -> None:
         self._well: int | None = None
-        """How many requests had failed when all was well."""
+        """The number of requests that had failed when all was well."""
         self._asking: asyncio.Future[list[Any]] | None = None
         self._asked: tuple[int, Any] | None = None
-        """How many had failed when that was asked, and on which event loop."""
+        """The number that had failed when that was asked, and the event loop."""
 
     def check(self, collective_rpc: Callable[[str], list[Any]]) -> None:
         """Raise a PipelineError if the engine can guide no new request now."""

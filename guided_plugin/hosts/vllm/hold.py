@@ -40,11 +40,11 @@ _STATE = "_guided_state"
 """The attribute of a scheduler with its `SchedulerState`."""
 
 _LOADED_BYTES = 2048
-"""What a frontend made of a spec loads within a forward pass, up to this size: 3,000
-bytes load in 1.4 ms, 4,800 in 3.4 (llguidance 1.7.6, a processor of 2.6 GHz)."""
+"""The size up to which what a frontend made of a spec loads within a forward pass:
+3,000 bytes load in 1.4 ms, 4,800 in 3.4 (llguidance 1.7.6, a processor of 2.6 GHz)."""
 
 _SECONDS = 120.0
-"""How long a request is held at most. A grammar worker takes seconds to start."""
+"""The most seconds that a request is held. A grammar worker takes seconds to start."""
 
 
 class Held:

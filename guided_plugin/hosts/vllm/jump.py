@@ -122,8 +122,8 @@ def _unsupported(config: Any) -> str:
 def init_speculator(
     vllm_config: Any, device: torch.device, req_states: Any, *, original: Any
 ) -> Any:
-    """What makes the speculator of a V2 runner: one without guesses in place of vLLM's.
-    What any of them proposes goes to the `V2DraftRunner` over the same requests."""
+    """Make the speculator of a V2 runner: one without guesses in place of vLLM's. What
+    any of them proposes goes to the `V2DraftRunner` over the same requests."""
     confidences = None
     if _is_own(vllm_config):
         speculator: Any = _NoGuesses(vllm_config, device)
@@ -149,8 +149,8 @@ def init_speculator(
 def maybe_create_adaptive_verification_manager(
     *args: Any, original: Any, req_states: Any, vllm_config: Any, **kwargs: Any
 ) -> Any:
-    """What makes vLLM's `AdaptiveVerificationManager`. Where drafts are ours,
-    `DraftBudget` chooses."""
+    """Make vLLM's `AdaptiveVerificationManager`. Where drafts are ours, `DraftBudget`
+    chooses."""
     manager = original(*args, req_states=req_states, vllm_config=vllm_config, **kwargs)
     if manager is not None and _is_own(vllm_config):
         own = DraftBudget(manager)
@@ -161,11 +161,11 @@ def maybe_create_adaptive_verification_manager(
 
 
 class DraftBudget:
-    """How many drafts a step verifies: the number with the most tokens a millisecond.
-    The milliseconds are those of vLLM's cost tables. How many drafts the requests have
-    is not known yet: each of the last steps counts as equally likely. One kernel places
-    the drafts, in 51 us of vLLM's thread at 64 rows where its own dozen took 378 (one
-    H100)."""
+    """The number of drafts that a step verifies: the one with the most tokens a
+    millisecond. The milliseconds are those of vLLM's cost tables. How many drafts the
+    requests have is not known yet: each of the last steps counts as equally likely. One
+    kernel places the drafts, in 51 us of vLLM's thread at 64 rows where its own dozen
+    took 378 (one H100)."""
 
     def __init__(self, manager: Any) -> None:
         self._manager = manager
@@ -217,8 +217,8 @@ class DraftBudget:
         return least + budget
 
     def _accepted(self, indices: NDArray[np.intp], most: int) -> NDArray[np.float64]:
-        """How many drafts 0 to `most` places are likely to hold. `indices`: of the
-        requests that have places."""
+        """Return the number of drafts that 0 to `most` places are likely to hold.
+        `indices`: of the requests that have places."""
         manager = self._manager
         # A draft has a confidence, an empty place has none.
         before = manager._stale_confidences[manager._stale_idx].np[indices]
@@ -234,8 +234,8 @@ class DraftBudget:
     def reallocate_drafts(
         self, names: Sequence[str], indices: Tensor
     ) -> tuple[Any, ...]:
-        """Where the logits and the tokens of each request end, and how many drafts
-        there are."""
+        """Return the ends of the logits and the tokens of each request, and the number
+        of drafts."""
         manager = self._manager
         (*_, most), manager._batch_budget = manager._batch_budget, None
         counts = self._upload(self._counts[:, self._indices(names)].ravel())

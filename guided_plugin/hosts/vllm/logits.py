@@ -219,8 +219,8 @@ def _behind(sampler: Any) -> list[Any]:
 
 
 def _tokens(output: Any, counts: Tensor) -> Tensor:
-    """What counts of the sampled tokens. NO_TOKEN for rejected drafts and in the middle
-    of a prompt."""
+    """Return the sampled tokens that count. NO_TOKEN for rejected drafts and in the
+    middle of a prompt."""
     sampled: Tensor = output.sampled_token_ids
     position = torch.arange(sampled.shape[1], device=sampled.device)
     tokens = torch.where(position < counts.unsqueeze(1), sampled, NO_TOKEN)

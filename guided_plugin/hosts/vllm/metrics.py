@@ -18,8 +18,8 @@ from guided_plugin.metrics import BUCKETS, COUNTERS, HELP, TIMES
 _log = logging.getLogger(__name__)
 
 _SECONDS = 2.0
-"""How long `/metrics` waits for the engines, which answer between two steps. Chosen, not
-measured."""
+"""Seconds that `/metrics` waits for the engines, which answer between two steps.
+Chosen, not measured."""
 
 _BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
@@ -98,7 +98,7 @@ class Metrics:
         self._refusals.labels(reason).inc()
 
     def tell(self, engines: Iterable[Mapping[str, Any]]) -> None:
-        """What the engines answered. A server's frontends add up what each was told
+        """Record the engines' answers. A server's frontends add up what each was told
         that grew."""
         for index, found in enumerate(engines):
             grown = found.get("growth", {})

@@ -13,8 +13,8 @@ from enum import Enum
 
 
 class Part(Enum):
-    """What relies on a name. A broken part stops what its text says, and nothing
-    else."""
+    """The part that relies on a name. A broken part stops what its text says, and
+    nothing else."""
 
     FRONTEND = "every guided request"
     SCHEDULER = "every guided request, by its engine"
@@ -56,11 +56,11 @@ class Name:
     has: tuple[str, ...] = ()
     """Attributes of the class, or of what is made of it."""
     wrapper: str = ""
-    """What is called in its place, with the same arguments and `original`:
-    `file:function` in this folder; empty where nothing is."""
+    """The function called in its place, with the same arguments and `original`:
+    `file:function` in this folder; empty where none is."""
     when: When = When.START
     why: str = ""
-    """What it is wrapped for."""
+    """The reason why it is wrapped."""
 
 
 CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
@@ -71,7 +71,7 @@ CONSTRAINT_FORM = (
     "disable_additional_properties",
     "whitespace_pattern",
 )
-"""What `StructuredOutputsParams` asks for: constraints, and options of them."""
+"""The fields read of `StructuredOutputsParams`: constraints, and options of them."""
 
 REQUEST_LIMITS = ("min_tokens", "bad_words", "allowed_token_ids", "logit_bias")
 """Options of a request by which vLLM forbids tokens."""

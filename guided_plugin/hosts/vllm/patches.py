@@ -51,8 +51,8 @@ def is_tested(text: str) -> bool:
 
 
 def difference(name: Name) -> str | None:
-    """What of a name is not as expected in the vLLM of this process, if anything is
-    not. Imports its module."""
+    """Return the difference of a name from what is expected in the vLLM of this
+    process, if any. Imports its module."""
     module, _, inside = name.path.partition(":")
     try:
         found: Any = import_module(module)

@@ -1,4 +1,4 @@
-"""Where the reasoning part of an output ends, as vLLM's reasoning parsers know it.
+"""The end of the reasoning part of an output, as vLLM's reasoning parsers know it.
 Imports vLLM lazily.
 
 A parser answers for tokens that are there; a grammar has to know the end before it
@@ -36,7 +36,7 @@ _FIRSTS_AND_REST = ("think_end_first_token_ids", "think_end_rest_token_ids")
 
 @dataclass(slots=True, eq=False)
 class Said:
-    """What the caller of AsyncLLM says about the reasoning of a request."""
+    """The statement of AsyncLLM's caller on the reasoning of a request."""
 
     ended: bool | None
     """True if the prompt ends it; None where the caller does not say."""
@@ -112,7 +112,7 @@ class Reasoning:
         )
 
     def _candidates(self, parser: Any) -> list[Trigger]:
-        """What a parser's attributes call the end of the reasoning."""
+        """Return the ends of the reasoning that a parser's attributes name."""
         inner = getattr(parser, "_parser", None)
         if hasattr(inner, "is_reasoning_end_streaming"):
             parser = inner  # it leaves the work to another one

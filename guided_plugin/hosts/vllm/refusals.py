@@ -59,8 +59,8 @@ _LONGEST = 1 << 18
 many take 50 ms."""
 
 _asking: ContextVar[Mapping[str, Any] | None] = ContextVar("asking", default=None)
-"""What the HTTP request that is served has in these fields; tasks that it starts share
-it. None without a server."""
+"""The values of these fields in the HTTP request that is served; tasks that it starts
+share them. None without a server."""
 
 
 def note(request: Any) -> None:
@@ -218,7 +218,7 @@ def _plain(schema: Any) -> Any:
 
 
 def _document(value: Any) -> Any:
-    """What a JSON text says, or plain data, with null in place of Infinity
+    """Return the value of a JSON text, or plain data, with null in place of Infinity
     and NaN, as vLLM writes them; every other value as it is."""
     with suppress(ValueError, RecursionError, TypeError):
         text = value if isinstance(value, str) else json.dumps(value)

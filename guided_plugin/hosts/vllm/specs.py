@@ -46,7 +46,7 @@ _QUICK_SECONDS = 3e-3
 """A grammar of 1,200 bytes that is built here takes 1.6 ms (a processor of 2.6 GHz)."""
 
 _START_SECONDS = 120.0
-"""How long a request waits for the first helper process of a frontend."""
+"""Seconds that a request waits for the first helper process of a frontend."""
 
 _ADMITTED_BYTES = 16 << 20
 """Memory for admitted specs: their texts, by a digest of what clients wrote."""
@@ -54,14 +54,14 @@ _ADMITTED_BYTES = 16 << 20
 
 @dataclass(slots=True, eq=False)
 class Asked:
-    """What a request asks for."""
+    """The guidance that a request asks for."""
 
     form: Any
     own: bool
     """True if it is asked with `guided`; else with vLLM's own fields."""
     key: bytes | None = None
-    """What the form is remembered by, once it was looked up: a digest, as the client's
-    object may change. None where it is not plain data."""
+    """The key that the form is remembered by, once it was looked up: a digest, as the
+    client's object may change. None where it is not plain data."""
 
 
 @dataclass(slots=True, eq=False)
@@ -73,9 +73,9 @@ class Admitted:
     """Its triggers are token ids: the scheduler has no tokenizer, and no request with
     it needs one again."""
     made: bytes | None = None
-    """What the engine loads its grammar from; None where it compiles that."""
+    """The bytes of its grammar for the engine; None where the engine compiles that."""
     backend: str = ""
-    """What it compiled with, for metrics."""
+    """The backend that compiled it, for metrics."""
     unenforced: tuple[str, ...] = ()
     """The keywords in it that nothing enforces (`unenforced_keywords`)."""
     named: frozenset[int] = frozenset()
@@ -106,12 +106,12 @@ class Specs:
         self._admitted: Latest[bytes, Admitted] = Latest(_ADMITTED_BYTES)
         """By a digest of what clients wrote."""
         self.room = options.compile_processes + options.compile_queue
-        """How many specs of a server may wait for helper processes, or be there."""
+        """The most specs of a server that wait for helper processes, or are there."""
         self._waiting: dict[object, Future[Admitted]] = {}
         """The specs that wait for helper processes."""
         self._threads = Background(self.room)
         self.patience = _START_SECONDS
-        """How many seconds a request waits until its spec is ready. The helper processes
+        """Seconds that a request waits until its spec is ready. The helper processes
         take seconds to start."""
 
     @property

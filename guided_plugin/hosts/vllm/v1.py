@@ -38,7 +38,7 @@ class _Row:
     output: list[int]
     """vLLM's own list; its length is right at every step, its values may not be."""
     length: int = 0
-    """What it was when the batch changed last."""
+    """Its length when the batch changed last."""
 
 
 class V1Runner:
@@ -169,7 +169,7 @@ class V1Runner:
         return row
 
     def _rebuild(self) -> None:
-        """What follows from which request is where."""
+        """Rebuild what follows from which request is where."""
         slots = [UNGUIDED] * (max(self._rows, default=-1) + 1)
         for at, row in self._rows.items():
             slots[at] = row.guided.slot

@@ -1,4 +1,4 @@
-"""What is asked for with a type. Depends on errors.
+"""The form that is asked for with a type. Depends on errors.
 
 Literal or Enum of texts    one of these texts, as it stands: no quotes
 any other type              JSON (`types`)

@@ -46,7 +46,7 @@ from guided_plugin.worker.messages import (
 )
 
 _PAUSES = ((0.005, 20e-6), (1.0, 500e-6), (float("inf"), 5e-3))
-"""How long a pause is (second), by how long there was nothing to do (first)."""
+"""The length of a pause (second), by how long there was nothing to do (first)."""
 
 _OFFER_PAUSES = ((0.1, 20e-6), *_PAUSES[1:])
 """These pauses where the device waits for this worker in each step, however long one
@@ -56,16 +56,16 @@ _IDLE = 0.1
 """The pause while there is no request at all; a message ends it."""
 
 _ISOLATION_SECONDS = 1.0
-"""How long compiles wait at most for requests that may have ended the worker before."""
+"""The most seconds compiles wait for requests that may have ended the worker before."""
 
 
 _OVERDUE_SECONDS = 60.0
-"""How long an abandoned call may run before its worker is replaced. The call uses a
+"""Seconds that an abandoned call may run before its worker is replaced. The call uses a
 processor; but a new worker takes a second to read a large vocabulary, and all rows wait
 for it."""
 
 _OVERDUE_BYTES = 1 << 30
-"""How much memory the worker may gain meanwhile."""
+"""The most memory that the worker may gain meanwhile."""
 
 _OVERDUE_CHECK = 0.25
 """Seconds between two checks."""

@@ -25,11 +25,11 @@ _LONGEST = 0.02
 """Seconds that such a look takes at most."""
 
 _SURE = 0.97
-"""How sure it is that a draft that must follow is taken. A pretrained model took 0.975
+"""The probability that a draft that must follow is taken. A pretrained model took 0.975
 of them on average where masks allow other spellings too, and all of them greedily."""
 
 _LEARNT = 0.4
-"""How much of the time of the last step counts in what is known of steps."""
+"""The weight of the last step's time in what is known of steps."""
 
 
 class Offers:

@@ -45,8 +45,8 @@ class WorkerRings:
         self.accepted = accepted
         """Tokens up to this step were seen by the grammars."""
         self.applied = 0
-        """How many messages of this session took effect. A plan says how many precede
-        it."""
+        """The number of messages of this session that took effect. A plan says how many
+        precede it."""
         self.isolate_until = isolate_until
         """Up to this step slots are worked on one by one."""
         self._plans: dict[int, Plan] = {}

@@ -95,13 +95,13 @@ class CudaTokens(HostTokens):
         )
 
     def sink(self, step: int) -> TokenSink | None:
-        """Where a kernel on the main stream may write the tokens itself."""
+        """Return the place where a kernel on the main stream may write the tokens."""
         return TokenSink(
             self._ring + step % TOKEN_DEPTH * self._stride, self._word, step
         )
 
     def offered(self, step: int, count: int) -> OfferedDrafts:
-        """Where they are; the main stream waits until they are final."""
+        """Return the drafts' address; the main stream waits until they are final."""
         self._wait_on(self._current().cuda_stream, self._offered_word, step)
         return (
             self._ring + step % TOKEN_DEPTH * self._stride + 8 * count * self._positions
@@ -169,5 +169,5 @@ def _map(
 
 
 _SETTLE_SECONDS = 5.0
-"""How long a rank that closes waits for masks that were announced: its leader fills
+"""Seconds that a rank that closes waits for masks that were announced: its leader fills
 them or closes too."""

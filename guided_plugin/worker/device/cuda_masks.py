@@ -125,7 +125,7 @@ class MaskCopies(HostMasks):
         return bool(self._uploaded[step % PLAN_DEPTH].query())
 
     def _read_margin(self) -> None:
-        """What the step that was looked at last waited for; the device is long past
+        """Record the wait of the step that was looked at last; the device is long past
         it."""
         if self._margin is None:
             return

@@ -31,7 +31,7 @@ class LiveRequests(dict[int, LiveRequest]):
         self._word = region.word(Counter.CLOSED)
         """[1]: how many closures the worker wrote."""
         self._seen = self._word[0]
-        """How many of them were read."""
+        """The number of them that were read."""
         self._left: deque[LiveRequest] = deque()
         """Requests that have left, of which a step in flight may yet close the row."""
         # Bounded: not every host takes them.

@@ -77,7 +77,7 @@ class FollowerRuntime(GrammarRuntime):
         """The leader's fate, if that ends this rank's steps."""
         self._closing = threading.Event()
         self._watch: threading.Thread | None = None
-        """Where streams wait for the leader."""
+        """The thread that watches the leader, where streams wait for it."""
         self._plan: StepPlan | None = None
         self.newest = self._taken = offer.first_step
         self._new_slots: tuple[int, ...] | None = None

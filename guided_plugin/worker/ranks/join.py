@@ -1,4 +1,4 @@
-"""How the ranks of a model begin: all get a runtime, or none does. Imports torch.
+"""The start of the ranks of a model: all get a runtime, or none does. Imports torch.
 
 process  every rank says which one it is, and what its masks would follow from
 offer    the first rank of each machine says where its region is: the memory has no name

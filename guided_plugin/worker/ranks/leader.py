@@ -81,8 +81,8 @@ class Followers:
             line[RankWord.TAKEN] = first_step & 0xFFFFFFFF
 
     def plan(self, step: int, slots: tuple[int, ...]) -> None:
-        """Where this process fills the masks: write what is planned, once its place is
-        free."""
+        """Write what is planned, once its place is free, where this process fills the
+        masks."""
         if not self._peers:
             return
         record = self._region.plans[step % PLAN_DEPTH]
@@ -105,7 +105,7 @@ class Followers:
             peer.awaited = False
 
     def end(self) -> None:
-        """Where this process fills the masks: no more steps come."""
+        """Announce that no more steps come, where this process fills the masks."""
         self._region.store(Counter.ENDED, 1)
         self.close()
         self._region.close()

@@ -25,7 +25,7 @@ from guided_plugin.grammar.llguidance.distinct.track import Track
 
 @dataclass(frozen=True, slots=True)
 class DistinctRules:
-    """What the checks of one grammar share."""
+    """The data that the checks of one grammar share."""
 
     start: Callable[[], Any]
     """A matcher over bytes at the beginning of the grammar with marks."""

@@ -68,8 +68,8 @@ class Seen:
             self._explored[-1].append(text)
 
     def beyond(self, text: bytes) -> Iterator[bytes]:
-        """What leads from a text to a dead one, each without those that it leads to
-        first."""
+        """Yield the texts that lead from a text to a dead one, but none that leads past
+        another one."""
         last = None
         for dead in sorted(dead for dead in self.dead if dead.startswith(text)):
             if last is None or not dead.startswith(last):

@@ -32,7 +32,7 @@ _OPENED = re.compile(rb'\[[ \t\n\r]*["0-9tfn-][^,]*,')
 
 
 class Mode(IntEnum):
-    """What the next byte continues."""
+    """The kind of text that the next byte continues."""
 
     BETWEEN = 0
     SCALAR = 1
@@ -43,7 +43,7 @@ class Mode(IntEnum):
 
 
 def spelling(token: bytes, mode: Mode) -> tuple[bytes, bytes]:
-    """How a token reads, and the same with letters in place of what strings contain."""
+    """Return a token as it reads, and with letters in place of what strings contain."""
     inside = 1 if token and mode is Mode.ESCAPED else 0
     if mode >= Mode.STRING:
         found = _REST_OF_STRING.match(token, inside)
@@ -82,7 +82,7 @@ class Spelled:
         self.texts: dict[int, bytes] = {}
         """Tokens with a comma between values, as they read."""
         self.halves: dict[int, tuple[bytes, bytes]] = {}
-        """What stands before it and after it, where it is the only mark between
+        """The bytes before it and after it, where it is the only mark between
         values."""
         pairs: list[tuple[bytes, int]] = []
         for number, token in enumerate(tokens):

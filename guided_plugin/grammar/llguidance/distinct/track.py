@@ -1,5 +1,5 @@
-"""Where in its arrays of distinct items an output is, byte by byte, and what can still
-come there.
+"""The place of an output in its arrays of distinct items, byte by byte, and what can
+still come there.
 
 States never change: going back is taking an earlier one. The items so far (`Seen`) are
 shared by the states of one output, and each state knows how many of them are its own.
@@ -39,7 +39,7 @@ BYTES = Vocabulary.from_tokens(
 and the marks."""
 
 _ENDS = b",] "
-"""What ends a number: a space stands for all whitespace."""
+"""The bytes that end a number: a space stands for all whitespace."""
 
 _SEVERAL = 2
 """With so many ways to go on, one is left when an item ends."""
@@ -47,19 +47,19 @@ _SEVERAL = 2
 
 @dataclass(slots=True, eq=False)
 class State:
-    """Where an output is."""
+    """The state of an output."""
 
     seen: Seen | None = None
     """The items of the array that it is in, if these must be distinct."""
     count: int = 0
-    """How many of them are there."""
+    """The number of them so far."""
     behind: bool = False
     """True if it is behind an item: none is in progress or may begin."""
     mode: Mode = Mode.BETWEEN
     text: bytes = b""
-    """What is there of the item in progress."""
+    """The part of the item in progress that is there."""
     size: int = 0
-    """How many bytes the matcher has moved past."""
+    """The number of bytes that the matcher has moved past."""
 
     def take(self, seen: Seen, byte: bytes) -> bool:
         """Move past a byte in an array; False where it ends an item that is there
@@ -172,7 +172,7 @@ class Track:
         return other
 
     def limit(self) -> str:
-        """What its matcher says went wrong; empty if nothing did."""
+        """Return the error of its matcher; empty if there is none."""
         return str(self._matcher.get_error()) if self._matcher.is_error() else ""
 
     def accept_bytes(self, data: bytes) -> bool:

@@ -61,7 +61,7 @@ _COMBINING = ("anyOf", "oneOf", "allOf", "enum", "dependencies", "dependentRequi
 
 
 def _combined(value: Any) -> int:
-    """How many alternatives the value of one of these keywords makes."""
+    """Return how many alternatives the value of one of these keywords makes."""
     members = value.values() if isinstance(value, dict) else value
     return sum(isinstance(one, dict | list) for one in members)
 

@@ -152,8 +152,8 @@ def _distinct(emitter: Emitter, constraint: Array) -> Symbol:
 
 
 def _count(constraint: Constraint, most: int) -> int:
-    """How many values satisfy a constraint of scalars, at least, up to `most`. Those of
-    patterns and formats are not counted."""
+    """Return a lower bound, up to `most`, on the number of values that satisfy a
+    constraint of scalars. Those of patterns and formats are not counted."""
     match constraint:
         case Null():
             return 1

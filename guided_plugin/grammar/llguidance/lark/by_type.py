@@ -234,5 +234,5 @@ DEMANDS: dict[str, Callable[[Reading], Iterator[Constraint]]] = {
     "array": _arrays,
     "object": _objects,
 }
-"""What the keywords of each type demand of its values; under negation, what does not
+"""The demands of each type's keywords on its values; under negation, what does not
 satisfy one of them."""

@@ -1,4 +1,4 @@
-"""What a JSON Schema demands of the values of one type, and the intersection of two
+"""The demands of a JSON Schema on the values of one type, and the intersection of two
 such demands.
 
 One frozen class a type. `meet` gives the values that satisfy both, or None where there
@@ -100,7 +100,7 @@ class Number:
         return least_multiple(steps)
 
     def count(self, most: int) -> int:
-        """How many there are, up to `most`: at least so many."""
+        """Return a lower bound on their number, up to `most`."""
         low = self.low
         high = self.high
         step = self.step
@@ -183,7 +183,7 @@ class Items:
     """None: not mentioned, so anything."""
 
     def at(self, index: int) -> Literals:
-        """What the item at an index must satisfy."""
+        """Return the schemas that the item at an index must satisfy."""
         if index < len(self.prefix):
             return self.prefix[index]
         return self.rest or TRUE
@@ -213,7 +213,7 @@ class Array:
         return both(self, other)
 
     def at(self, index: int) -> Literals:
-        """What the item at an index must satisfy."""
+        """Return the schemas that the item at an index must satisfy."""
         return TRUE.union(*(items.at(index) for items in self.items))
 
     @property
@@ -229,7 +229,7 @@ class Properties:
     named: tuple[tuple[str, Literals], ...] = ()
     matching: tuple[tuple[str, Literals], ...] = ()
     others: Literals | None = None
-    """What all other properties must satisfy.
+    """The schemas that all other properties must satisfy.
 
     None: not mentioned, so anything.
     """
@@ -287,8 +287,8 @@ class Object:
         return tuple(found)
 
     def of(self, name: str | None, matched: Collection[str]) -> Literals:
-        """What the value of a property must satisfy whose name matches these patterns;
-        None: a name that is not listed."""
+        """Return the schemas that the value of a property must satisfy whose name
+        matches these patterns; None: a name that is not listed."""
         value = TRUE
         for each in self.properties:
             own = []
@@ -316,7 +316,7 @@ def describes(constraint: Constraint) -> bool:
 
 
 def _multiples(step: Fraction, low: Bound, high: Bound) -> range:
-    """How many times a step are its multiples between two bounds, these included."""
+    """Return the factors of a step's multiples between two bounds, these included."""
     first = math.ceil(exact(low.value) / step)
     last = math.floor(exact(high.value) / step)
     return range(first, last + 1)
@@ -351,7 +351,7 @@ _MEET: dict[str, Callable[[Any, Any], Any]] = {
     "values": _common,
     "unique": max,
 }
-"""How fields that do not list demands are combined."""
+"""The functions that combine fields which do not list demands."""
 
 
 def both(one: T, two: T) -> T:

@@ -84,8 +84,8 @@ def _empty_part(algebra: Algebra, node: Numbered) -> Part | None:
 
 
 def _complaint(node: Numbered) -> tuple[str, str, str]:
-    """What is wrong with a schema of which each part by itself allows something, at
-    which keyword, and a hint."""
+    """Return the fault of a schema of which each part by itself allows something, its
+    keyword, and a hint."""
     keywords = node.keywords
     if node.schema is False:
         return "`false` allows no value", "", "write a schema, or {} for any value"

@@ -77,7 +77,7 @@ SIMPLER = "leave one of the keywords out, or use smaller bounds and fewer altern
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """What a schema leaves open."""
+    """The choices that a schema leaves open."""
 
     closed: bool
     """Objects that describe some properties have no others, unless the schema opens
@@ -85,7 +85,7 @@ class Style:
     ordered: bool
     """Properties come in the order of the schema, where that order can be kept."""
     spelling: Spelling
-    """How numbers may be written."""
+    """The spellings that numbers may have."""
     marked: bool = False
     """Marks, which are never taken, may stand where items begin: see `distinct/`."""
 

@@ -1,5 +1,5 @@
-"""What the rules of a grammar tell of the ends of its outputs, of text that must follow,
-and of how deep they nest. Depends on rules and patterns.
+"""The facts that the rules of a grammar tell: the ends of its outputs, text that must
+follow, and how deep they nest. Depends on rules and patterns.
 
 Each rule has a shortest text: a least fixed point over the rules. Where a choice is
 open, what is chosen may need more than the shortest: the texts that one choice may add
@@ -32,8 +32,8 @@ from guided_plugin.grammar.llguidance.lark.strings import COMMA
 _MOST_CHOICES = 16
 """Texts that a choice may add, the longest: shorter ones need fewer tokens."""
 _TIMES = 16
-"""How often a rule's longest ending may turn out to be longer: 12 at most in real
-schemas whose rules don't nest without end."""
+"""The number of times a rule's longest ending may turn out to be longer: 12 at most in
+real schemas whose rules don't nest without end."""
 _MOST_BYTES = 300_000
 """Bytes of a text that is written, at most: no look proves an ending of more tokens
 (`endings`), and counts that multiply each other would fill all memory."""
@@ -219,7 +219,7 @@ def _texts_of(terminal: Terminal) -> tuple[bytes, ...]:
 
 
 def control_text(number: int) -> bytes:
-    """What stands for a control token in a text."""
+    """Return the bytes that stand for a control token in a text."""
     return b"%c%d;" % (CONTROL_BYTE, number)
 
 
@@ -293,8 +293,8 @@ class _Runs:
 
 
 def nesting(rules: RuleSet) -> int:
-    """How deep rules and brackets nest as llguidance reads them: from the start, each
-    rule where it is first named."""
+    """Return the depth of rules and brackets as llguidance reads them: from the start,
+    each rule where it is first named."""
     seen: set[str] = set()
     deepest = 0
     pending: list[tuple[Symbol, int]] = [(rules.start, 1)]

@@ -1,5 +1,5 @@
-"""What the rules of a grammar still expect behind the text of an output, and short
-texts that are all of it. Depends on ends, patterns and rules.
+"""The rest that the rules of a grammar still expect behind the text of an output, and
+short texts that are all of it. Depends on ends, patterns and rules.
 
 An output is followed from the outside in: what is open is a list, innermost first, of
 symbols that must still come. Where alternatives are possible there are several lists,
@@ -63,13 +63,13 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an output is."""
+    """The place of an output."""
 
     text: bytes
     """Its end, as far as it is not past."""
     open: tuple[tuple[Expected | None, int], ...]
-    """What may come next, with what of the text belongs to it: from where on. None: the
-    output may be complete."""
+    """The lists of symbols that may come next, each with the place in the text where it
+    begins. None: the output may be complete."""
 
 
 class Follower:
@@ -190,8 +190,8 @@ class Follower:
         return known
 
     def _ends(self, symbol: Symbol, text: bytes, at: int) -> tuple[list[int], bool]:
-        """Where a symbol's text may end that begins at a place, and whether it may go
-        on behind the whole text."""
+        """Return the places where a symbol's text may end that begins at a place, and
+        whether it may go on behind the whole text."""
         if at == len(text):
             return [], True
         begin = _behind_space(text, at)
@@ -225,8 +225,8 @@ class Follower:
         return ends, goes_on
 
     def _rests(self, symbol: Symbol, begun: bytes) -> Iterator[bytes]:
-        """What may be left of a symbol's text: of a terminal that is no list of texts,
-        any end of its short ones."""
+        """Yield the possible rests of a symbol's text: of a terminal that is no list of
+        texts, any end of its short ones."""
         listed = not isinstance(symbol, Terminal) or isinstance(
             symbol.expression, Texts
         )
@@ -255,14 +255,14 @@ class Follower:
 
 
 def _applied(argument: str, parameter: int) -> int:
-    """What a rule's parameter becomes: which members were there, not how many."""
+    """Return a rule's next parameter: which members were there, not how many."""
     if argument.startswith("set_bit"):
         return parameter | 1 << int(argument[len("set_bit(") : -1])
     return 0 if argument == "0x0" else parameter
 
 
 def _behind_space(text: bytes, at: int) -> int:
-    """Where whitespace ends that may begin at a place."""
+    """Return the end of whitespace that may begin at a place."""
     found = _SPACE.match(text, at)
     return at if found is None else found.end()
 

@@ -62,7 +62,7 @@ Expression = Texts | Regex | Fragment | Opposite | Group
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of the texts of an expression."""
+    """The known facts about the texts of an expression."""
 
     texts: tuple[str, ...]
     """Short ones, the shortest first; none where they are to be found out."""
@@ -71,7 +71,7 @@ class Known:
     marks: frozenset[str] = frozenset()
     """Characters that end a text, or make another one of it, where most may come."""
     form: str = ""
-    """What of JSON they are, if all are: `string` or `number`."""
+    """The kind of JSON value they are, if all are: `string` or `number`."""
 
 
 def may_be_empty(expression: Expression) -> bool:

@@ -20,7 +20,7 @@ from guided_plugin.grammar.llguidance.lark.rules import (
 from guided_plugin.grammar.llguidance.lark.strings import COMMA
 
 NAMED = 62
-"""How many members may have a bit in the parameter."""
+"""The most members that may have a bit in the parameter."""
 
 
 class Member(NamedTuple):
@@ -28,7 +28,7 @@ class Member(NamedTuple):
 
     value: Symbol
     key: tuple[Symbol, ...] = ()
-    """What comes before the value."""
+    """The symbols before the value."""
     required: bool = False
     bit: int | None = None
     """The bit that is set when the member was there. Members that have none may come

@@ -63,7 +63,7 @@ class Spelling:
     fraction_zero: bool = False
     """Integers may be written with a fraction of zero, as 1.0."""
     equal_zero: bool = False
-    """Where 1.0 is no integer, as in draft 4, what is equal to 1 may be written so."""
+    """A value equal to 1 may be written 1.0 where that is no integer, as in draft 4."""
     only: str = ""
     """If not empty, an expression that every number must match too."""
     digits: int = 0
@@ -137,7 +137,7 @@ def _form(number: Number, zeros: bool, before: int, digits: int) -> str:
 
 
 def _digits_before(number: Number, most: int) -> int:
-    """How many digits a number may have before the point: `most`, or as many as one
+    """Return the most digits of a number before the point: `most`, or as many as one
     between the bounds needs. 0: any number of digits."""
     bounds = list(filter(None, (number.low, number.high)))
     distances = [abs(exact(bound.value)) for bound in bounds]
@@ -156,7 +156,7 @@ def _digits_before(number: Number, most: int) -> int:
 
 
 def _digits_behind(number: Number, most: int) -> int:
-    """How many digits a number may have behind the point: `most`, or as many as its
+    """Return the most digits of a number behind the point: `most`, or as many as its
     step, or a number next to those that are named, needs."""
     if number.step is not None:
         return max(most, places(number.step))

@@ -301,7 +301,7 @@ class _Writer:
 
 
 def _any_of(strings: list[String]) -> list[Expression]:
-    """What any of several constraints allows, as parts of an intersection."""
+    """Return the union of several constraints, as parts of an intersection."""
     parts = [string_parts(string) for string in strings]
     if len(parts) == 1:
         return parts[0]

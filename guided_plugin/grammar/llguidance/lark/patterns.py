@@ -1,4 +1,4 @@
-"""What a pattern, a format or a regular expression allows, as an expression, and what an
+"""The expression for a pattern, a format or a regular expression, and what an
 expression takes.
 
 A JSON string writes some characters as escapes, so a pattern is rewritten for the text
@@ -53,14 +53,14 @@ from guided_plugin.spec.languages import (
 from guided_plugin.spec.memo import remembered, texts_bytes
 
 _ESCAPES = {code: json.dumps(chr(code))[1:-1] for code in (*range(32), 34, 92)}
-"""How JSON writes the characters that it does not write as themselves."""
+"""The escapes of the characters that JSON does not write as themselves."""
 _TEXT: Ranges = ((0, 0xD7FF), (0xE000, MAX_CODE))
 """All but surrogates, which are not characters."""
 _RAW: Ranges = ((32, 33), (35, 91), (93, 0xD7FF), (0xE000, MAX_CODE))
-"""What JSON writes as itself."""
+"""The characters that JSON writes as themselves."""
 _RAW_CLASS = r'[^"\\\x00-\x1F]'
 NOTHING = r"[^\x00-\U0010FFFF]"
-"""What no character is."""
+"""The expression that matches no character."""
 ANY_CHARACTER = rf'(?:{_RAW_CLASS}|\\["\\bfnrt]|\\u00(?:0[0-7bef]|1[0-9a-f]))'
 """One character of a JSON string, in one spelling."""
 
@@ -297,7 +297,7 @@ def _start(expression: Expression) -> Any:
 
 
 def _next_bytes(matcher: Any) -> list[int]:
-    """What may come next; quotes last, where they are taken first."""
+    """Return the bytes that may come next; quotes last, where they are taken first."""
     bits = int.from_bytes(matcher.compute_bitmask()[:32], "little")
     found = [byte for byte in range(256) if bits >> byte & 1]
     return sorted(found, key=lambda byte: byte == _QUOTE)
@@ -328,8 +328,8 @@ def shortest_text(expression: Expression) -> bytes | None:
 
 
 def ends_in(expression: Expression, text: bytes, start: int) -> tuple[list[int], bool]:
-    """Where in a text one may end that an expression takes and that begins at a place,
-    and whether it may go on behind the whole text."""
+    """Return the places where a text may end that an expression takes and that begins
+    at a place, and whether it may go on behind the whole text."""
     matcher = _start(expression).deep_copy()
     ends: list[int] = []
     for place in range(start, len(text)):

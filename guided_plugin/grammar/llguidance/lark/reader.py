@@ -72,7 +72,7 @@ class _Reader(Reading):
         return self.algebra.in_place(literals)
 
     def parts(self) -> Iterator[Shape]:
-        """What each keyword, or its negation, allows.
+        """Yield the values that each keyword, or its negation, allows.
 
         Keywords for which nothing is yielded allow everything, and their negation
         nothing.
@@ -111,8 +111,8 @@ class _Reader(Reading):
     # Keywords
 
     def demanded(self, kind: str) -> Shape:
-        """What the keywords that constrain one type allow; under negation, what does
-        not satisfy one of them."""
+        """Return the values that the keywords of one type allow; under negation, what
+        does not satisfy one of them."""
         demands = DEMANDS[kind](self)
         if not self.positive:
             return {**NONE, kind: tuple(demands)}
@@ -250,7 +250,7 @@ class _Reader(Reading):
         return self.algebra.either(branches)
 
     def dependent(self, keyword: str, name: str, needed: Any) -> Shape:
-        """What the presence of a property demands of the object."""
+        """Return what the presence of a property demands of the object."""
         if isinstance(needed, list):
             needed = {"required": needed}
         present = {**NONE, "object": (Object(required=(name,)),)}

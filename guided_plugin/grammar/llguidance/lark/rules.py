@@ -95,8 +95,8 @@ class LarkGrammar:
     plain: bool = False
     """True if it consists of texts and plain terminals."""
     rules: RuleSet | None = field(default=None, compare=False, repr=False)
-    """What it was written from; None for a client's own grammar, and where it is
-    packed."""
+    """The rules that it was written from; None for a client's own grammar, and where it
+    is packed."""
     sent: bytes | None = field(default=None, compare=False, repr=False)
     """The rules that another process has packed."""
 

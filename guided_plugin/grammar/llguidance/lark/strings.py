@@ -1,4 +1,4 @@
-"""How the grammar writes strings, and what is known of the texts of strings and patterns:
+"""The strings of the grammar, and what is known of the texts of strings and patterns:
 short ones, how many characters may still be needed wherever in one an output is, and
 which characters end it. Depends on constraints, patterns and rules.
 
@@ -64,7 +64,7 @@ _WAYS = 8
 _BEYOND = 128
 """One character stands for all beyond ASCII."""
 _NO_TEXT = ((0x2028, 0x2029), (0xD800, 0xDFFF))
-"""What the dot, and the strings of JSON, leave out."""
+"""The characters that the dot, and the strings of JSON, leave out."""
 
 
 def value_terminal(string: String) -> Expression:
@@ -160,8 +160,8 @@ def key_text(text: str) -> str:
 
 
 def known_of_string(string: String) -> Known:
-    """What is known of the strings of a constraint, with their quotes: no texts where
-    several demands meet."""
+    """Return what is known of the strings of a constraint, with their quotes: no texts
+    where several demands meet."""
     if string.values is not None:
         sizes = [len(each.encode()) for each in string.values]
         shortest = sorted(string.values, key=len)[:_WAYS]
@@ -189,13 +189,13 @@ def known_of_string(string: String) -> Known:
 
 
 def known_of(node: Node) -> Known:
-    """What is known of the texts of an expression."""
+    """Return what is known of the texts of an expression."""
     return Known(tuple(_texts(node)), _need(node)[1], frozenset(_marks(node)))
 
 
 @remembered(lambda source, known: texts_bytes(source, *known.texts))
 def known_of_pattern(source: str) -> Known:
-    """What is known of the texts in which a pattern is found."""
+    """Return what is known of the texts in which a pattern is found."""
     return known_of(searched(source))
 
 
@@ -275,7 +275,7 @@ def _texts_in_order(known: list[list[str]]) -> list[str]:
 
 
 def _marks(node: Node) -> set[str]:
-    """What a class leaves out that holds all that a free text may hold."""
+    """Return the characters left out by a class that holds all of a free text."""
     if not isinstance(node, Characters):
         return set().union(*map(_marks, children(node)))
     ranges = node.ranges

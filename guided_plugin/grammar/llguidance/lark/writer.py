@@ -1,4 +1,4 @@
-"""How rules and expressions become llguidance's Lark: written once, when all are there.
+"""The writing of rules and expressions as llguidance's Lark: once, when all are there.
 Depends on rules and expressions.
 """
 
@@ -54,7 +54,7 @@ _PUNCTUATION: Mapping[Whitespace, Mapping[str, str]] = {
         ":": f"/{_SPACE}:{_SPACE}/",
     },
 }
-"""How JSON's punctuation is written, with the whitespace next to it."""
+"""The spellings of JSON's punctuation, with the whitespace next to it."""
 
 
 def written(
@@ -150,7 +150,7 @@ def _reachable(
 
 
 def _punctuation(spec: OutputSpec, marked: bool) -> Mapping[str, str]:
-    """How JSON's punctuation is written."""
+    """Return the spellings of JSON's punctuation."""
     # Marks come behind a comma, before its space; the matcher next to the check that
     # reads them holds spaces.
     found = _PUNCTUATION[(not marked and spec.whitespace) or "flexible"]

@@ -34,12 +34,12 @@ def malformed(what: str, path: Path) -> GrammarError:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """What a field must hold. One that is left out holds the default."""
+    """The rule for a field; a field that is left out holds the default."""
 
     fits: Callable[[Any], object]
     """It is true of the values that the field may hold."""
     complaint: str
-    """What to say about any other value."""
+    """The complaint about any other value."""
     default: Any = None
     error: Callable[[str, Path], GrammarError] = malformed
 

@@ -47,7 +47,7 @@ _SEVERAL_WAYS = "repetitions that can be counted in several ways"
 
 
 class _Span(NamedTuple):
-    """What a node consists of."""
+    """The leaves that a node begins and ends with."""
 
     first: frozenset[int] = frozenset()
     """The leaves that may come first in it."""

@@ -96,7 +96,7 @@ _INSTEAD = {
     "token_dispatch": "write triggered_tags with the tokens' names as triggers",
     "token_triggered_tags": "write triggered_tags with the tokens' names as triggers",
 }
-"""How to say what types of formats mean that are not read."""
+"""The substitutes for types of formats that are not read."""
 
 
 class Reader:

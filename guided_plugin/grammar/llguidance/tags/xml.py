@@ -44,7 +44,7 @@ class _Style:
     begins: tuple[str, ...]
     end: str
     lines: tuple[str, ...] = ("", "\n")
-    """What may be around a value that is not any string."""
+    """The texts that may be around a value that is not any string."""
 
 
 STYLES = {
