@@ -148,11 +148,7 @@ class _Bench:
         times = [run.seconds / steps * 1e3 for run in case.runs]
         steady = statistics.median(_steady(run.stamps) for run in case.runs[1:])
         thread = statistics.median(run.thread for run in case.runs[1:])
-        gaps = [
-            later - one
-            for run in case.runs[1:]
-            for one, later in itertools.pairwise(run.stamps)
-        ]
+        gaps = [*itertools.chain(*(run.gaps for run in case.runs[1:]))]
         return {
             "rows": case.rows,
             "way": case.way,

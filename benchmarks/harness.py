@@ -14,6 +14,7 @@ import contextlib
 import datetime
 import fcntl
 import gzip
+import itertools
 import json
 import math
 import os
@@ -357,6 +358,11 @@ class Run:
     """When outputs came, by the engine's own clock."""
     thread: float
     """CPU seconds of the main threads of vLLM's processes."""
+
+    @property
+    def gaps(self) -> list[float]:
+        """Seconds between outputs that follow each other."""
+        return [later - one for one, later in itertools.pairwise(self.stamps)]
 
 
 def generated(llm: Any, prompts: Sequence[list[int]], params: Sequence[Any]) -> Run:

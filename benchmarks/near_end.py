@@ -17,7 +17,6 @@ import json
 import statistics
 import sys
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 from benchmarks.harness import (
@@ -161,8 +160,8 @@ class _Bench:
 
 def _steps(runs: Sequence[Run]) -> list[float]:
     """Seconds of each step: the median of the runs."""
-    times = [[later - one for one, later in pairwise(run.stamps)] for run in runs]
-    return [statistics.median(step) for step in zip(*times, strict=False)]
+    times = zip(*(run.gaps for run in runs), strict=False)
+    return [statistics.median(step) for step in times]
 
 
 def _behind_a_text(schema: Json) -> Json:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from operator import getitem
 from typing import Any, NamedTuple
 
 __all__ = ["TABLES", "Table"]
@@ -294,19 +296,14 @@ def _bursts(
     keys."""
     yield (kind, *map(str.rstrip, columns))
     for burst, name in names.items():
-        cells = []
-        for keys in columns.values():
-            values = []
-            for run in runs:
-                value = {
-                    "lone": run["first_token_ms"].get(burst),
-                    **run["bursts"][burst],
-                }
-                for key in keys:
-                    value = value[key]
-                values.append(value)
-            cells.append(_between(statistics.median(values), values, 1))
-        yield (name, *cells)
+        found = [
+            {"lone": run["first_token_ms"].get(burst), **run["bursts"][burst]}
+            for run in runs
+        ]
+        values = (
+            [reduce(getitem, keys, one) for one in found] for keys in columns.values()
+        )
+        yield (name, *(_between(statistics.median(each), each, 1) for each in values))
 
 
 def _near_end(raw: Raw) -> Iterator[Row]:

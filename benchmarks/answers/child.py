@@ -124,7 +124,7 @@ class _Bench:
         return {
             "seconds": run.seconds,
             "thread": run.thread,
-            "steps": [later - one for one, later in itertools.pairwise(run.stamps)],
+            "steps": run.gaps,
             "outputs": [
                 _refusal(reason) if reason else _told(next(outputs))
                 for reason in self._refused

@@ -36,9 +36,6 @@ _log = logging.getLogger(__name__)
 NEEDED = "guided_needed"
 """The attribute of a SchedulerOutput with each `EngineSpec` that its step brings."""
 
-_STATE = "_guided_state"
-"""The attribute of a scheduler with its `SchedulerState`."""
-
 _LOADED_BYTES = 2048
 """The size up to which what a frontend made of a spec loads within a forward pass:
 3,000 bytes load in 1.4 ms, 4,800 in 3.4 (llguidance 1.7.6, a processor of 2.6 GHz)."""
@@ -170,7 +167,9 @@ class SchedulerState:
 
 def state_of(scheduler: Any) -> SchedulerState:
     """Return the plugin's state of a scheduler."""
-    state: SchedulerState = vars(scheduler).setdefault(_STATE, SchedulerState())
+    if not hasattr(scheduler, "_guided_state"):
+        scheduler._guided_state = SchedulerState()
+    state: SchedulerState = scheduler._guided_state
     return state
 
 
