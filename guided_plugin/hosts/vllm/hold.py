@@ -36,6 +36,8 @@ _log = logging.getLogger(__name__)
 NEEDED = "guided_needed"
 """The attribute of a SchedulerOutput with each `EngineSpec` that its step brings."""
 
+_STATE = "_guided_state"  # of a scheduler: its `SchedulerState`
+
 _LOADED_BYTES = 2048
 """The size up to which what a frontend made of a spec loads within a forward pass:
 3,000 bytes load in 1.4 ms, 4,800 in 3.4 (llguidance 1.7.6, a processor of 2.6 GHz)."""
@@ -167,9 +169,9 @@ class SchedulerState:
 
 def state_of(scheduler: Any) -> SchedulerState:
     """Return the plugin's state of a scheduler."""
-    if not hasattr(scheduler, "_guided_state"):
-        scheduler._guided_state = SchedulerState()
-    state: SchedulerState = scheduler._guided_state
+    if not hasattr(scheduler, _STATE):
+        setattr(scheduler, _STATE, SchedulerState())
+    state: SchedulerState = getattr(scheduler, _STATE)
     return state
 
 
