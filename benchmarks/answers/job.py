@@ -14,6 +14,7 @@ first turn warms up and is not counted.
     thread     the same of the CPU time of vLLM's thread: median
     step ms    between two outputs of the engine, 50th and 99th percentile of all turns
     valid      answers of `new` and `closed` that are valid under their schema, by jsonschema
+    right      those that are right by their task's judge
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ _COLUMNS = (
     ("way", "{way}"),
     ("tokens", "{tokens}"),
     ("valid", "{valid}"),
+    ("right", "{right}"),
     ("seconds", "{seconds}"),
     ("ratio", "{ratio}"),
     ("thread", "{thread_ratio}"),
@@ -97,6 +99,10 @@ def figures(engine: str, turns: Sequence[Json], tasks: Sequence[Task]) -> list[J
         if way not in turns[-1]:
             continue
         outputs = turns[-1][way]["outputs"]
+        # Those of the other ways have the lengths, or the schemas, of the turn before.
+        ends = way in ("new", "closed")
+        pairs = zip(tasks, outputs, strict=True) if ends else ()
+        verdicts = [judged(one["text"], task.schema, task.judge) for task, one in pairs]
         seconds = [turn[way]["seconds"] for turn in turns]
         ratios, threads = (
             [turn[way][what] / max(_TICK, turn["unguided"][what]) for turn in turns]
@@ -109,7 +115,8 @@ def figures(engine: str, turns: Sequence[Json], tasks: Sequence[Task]) -> list[J
             "engine": engine,
             "way": way,
             "tokens": sum(one["tokens"] for one in outputs),
-            "valid": _valid(tasks, outputs) if way in ("new", "closed") else None,
+            "valid": sum(one.valid for one in verdicts) if ends else None,
+            "right": sum(one.right for one in verdicts) if ends else None,
             "seconds": median(seconds, 2),
             "all_seconds": [round(one, 2) for one in seconds],
             "ratio": median(ratios, 3),
@@ -121,13 +128,6 @@ def figures(engine: str, turns: Sequence[Json], tasks: Sequence[Task]) -> list[J
         }
         found.append(line)
     return found
-
-
-def _valid(tasks: Sequence[Task], outputs: Sequence[Json]) -> int:
-    pairs = zip(tasks, outputs, strict=True)
-    return sum(
-        judged(one["text"], task.schema, task.judge).valid for task, one in pairs
-    )
 
 
 if __name__ == "__main__":
