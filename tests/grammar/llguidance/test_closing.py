@@ -81,7 +81,11 @@ SCHEMAS = json.loads(r"""[
     {"type": "string", "pattern": "T[0-9]{2}", "minLength": 7},
     {"type": "string", "format": "date-time"},
     {"anyOf": [{"const": "a longer text"}, {"type": "array", "minItems": 9}]},
-    {"not": {"type": ["string", "number", "null", "boolean"]}}
+    {"not": {"type": ["string", "number", "null", "boolean"]}},
+    {"type": "object", "required": ["a", "b", "c"], "properties": {
+        "a": {"type": "string", "minLength": 50},
+        "b": {"type": "string", "minLength": 60, "maxLength": 70},
+        "c": {"type": "string", "minLength": 45, "maxLength": 45}}}
 ]""")
 CALLED = {"begin": "<f=x>", "end": "</f>"}
 CALLED["content"] = {"type": "json_schema", "json_schema": PERSON}

@@ -43,7 +43,10 @@ _MOST_EXPECTED = 20_000
 """Lists that are looked at at one place, and that are remembered: where there are more,
 ends may be missed. Chosen, not measured."""
 _LONGEST_REST = 40
-"""Bytes of what may be left of a pattern's text. Chosen, not measured."""
+"""Bytes that the rest of a pattern's text may have more than is left of its shortest
+one. Chosen, not measured."""
+
+_CHARACTER = re.compile(rb"\\u[\dA-Fa-f]{4}|\\.|[^\x80-\xbf]", re.DOTALL)
 
 _LONGEST_TAIL = 8_000
 """Bytes of an ending that is told: as many are spelled in 10 ms, and for each of 64."""
@@ -226,7 +229,8 @@ class Follower:
 
     def _rests(self, symbol: Symbol, begun: bytes) -> Iterator[bytes]:
         """Yield the possible rests of a symbol's text: of a terminal that is no list of
-        texts, any end of its short ones."""
+        texts, an end of its short ones. None has fewer characters than is left of the
+        shortest one behind as many as were written."""
         listed = not isinstance(symbol, Terminal) or isinstance(
             symbol.expression, Texts
         )
@@ -236,7 +240,8 @@ class Follower:
                 if each.startswith(own):
                     yield each[len(own) :]
             if not listed:
-                for start in range(max(0, len(each) - _LONGEST_REST), len(each)):
+                last = min(len(_CHARACTER.findall(spaced)), len(each) - 1)
+                for start in range(max(0, last - _LONGEST_REST), last + 1):
                     yield each[start:]
 
     def _tail(self, expected: Expected | None) -> bytes | None:
