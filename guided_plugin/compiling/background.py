@@ -1,4 +1,4 @@
-"""Threads that run compiles in the background. Depends on ipc.
+"""Threads that run compiles in the background. Depends on ipc and the guard of native code.
 
 They mostly wait for helper processes, so there may be many. They are daemons, because a
 compile must not keep a program from ending.
@@ -6,6 +6,7 @@ compile must not keep a program from ending.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections import deque
@@ -15,7 +16,10 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any
 
+from guided_plugin.grammar.native import native
 from guided_plugin.ipc import processors
+
+_log = logging.getLogger(__name__)
 
 _IDLE_SECONDS = 10.0
 """Seconds that a thread waits for its next call. One that waits runs 0.05 ms after the
@@ -85,3 +89,23 @@ def outside_own_threads(call: Callable[[], object]) -> None:
         threading.Thread(target=call, name="guided-close").start()
     else:
         call()
+
+
+def in_background(work: Callable[[], object], name: str) -> threading.Event:
+    """Do some work in a thread; the event says that it is over. A fork waits until
+    then, as vLLM forks its engine meanwhile, and so does the end of the interpreter."""
+    over = threading.Event()
+
+    def run() -> None:
+        with native():
+            try:
+                work()
+            except Exception:
+                _log.exception(
+                    "%s failed; the first request that needs it gets the error", name
+                )
+            finally:
+                over.set()
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return over

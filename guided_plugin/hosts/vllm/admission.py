@@ -22,7 +22,7 @@ from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
-from guided_plugin.compiling.background import Background
+from guided_plugin.compiling.background import Background, in_background
 from guided_plugin.config import SpecLimits
 from guided_plugin.errors import (
     BusyError,
@@ -44,7 +44,7 @@ from guided_plugin.hosts.vllm.common import (
     settings_of,
 )
 from guided_plugin.hosts.vllm.headers import tell_unenforced
-from guided_plugin.hosts.vllm.health import Health, ask_all, in_background
+from guided_plugin.hosts.vllm.health import Health, ask_all
 from guided_plugin.hosts.vllm.metrics import metrics
 from guided_plugin.hosts.vllm.patches import is_tested, version_text
 from guided_plugin.hosts.vllm.reasoning import Reasoning, Said
@@ -136,11 +136,12 @@ class Gate:
 
     def admit(self, params: Any) -> Any:
         """A copy of the params of a guided request that holds its `Admitted` spec;
-        params that hold one are returned as they are. Waits for a spec that is not
+        params that hold one are returned as they are, and since the vocabulary
+        could not be read, requests are left to vLLM. Waits for a spec that is not
         remembered. Raises GuidedError."""
         asked = self.asked(params)
         if not isinstance(asked, Asked):
-            return params
+            return params if asked else self.carry(params, LEFT)
         found = self.specs.begin(asked)
         return self.carry(
             params, found.result() if isinstance(found, Future) else found
@@ -151,7 +152,7 @@ class Gate:
         for helpers."""
         asked = self.asked(params)
         if not isinstance(asked, Asked):
-            return params
+            return params if asked else self.carry(params, LEFT)
         light = is_within(asked.form, _LIGHT)
         found: Any = self.specs.known(asked) if light else None
         if found is None:

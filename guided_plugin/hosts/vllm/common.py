@@ -205,8 +205,7 @@ class EngineSpec(NamedTuple):
     made: bytes | None = None
     """The spec, prepared by the frontend. It goes no further than the scheduler."""
     quick: bool = False
-    """True if that took a few milliseconds of processor time at most: so it does in the
-    engine."""
+    """True if the engine loads it within a forward pass."""
     request_id: str = ""
     """The scheduler's, by which failures are told."""
 

@@ -22,6 +22,7 @@ from uuid import uuid4
 
 import torch
 
+from guided_plugin.compiling.background import in_background
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import ConfigError, GuidedError, RequestError
 from guided_plugin.hosts.vllm import logs
@@ -39,11 +40,7 @@ from guided_plugin.hosts.vllm.common import (
     vocabulary_of,
 )
 from guided_plugin.hosts.vllm.failures import AT_ONCE, Ledger
-from guided_plugin.hosts.vllm.health import (
-    ENGINES,
-    engine_of,
-    in_background,
-)
+from guided_plugin.hosts.vllm.health import ENGINES, engine_of
 from guided_plugin.hosts.vllm.hold import NEEDED
 from guided_plugin.hosts.vllm.logits import GuidedRequest, StepHooks
 from guided_plugin.hosts.vllm.names import REQUEST_LIMITS, Part, When

@@ -18,6 +18,7 @@ import logging
 import threading
 from array import array
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -63,20 +64,6 @@ whether the grammar forbids that."""
 
 AT_ONCE = -1
 """In place of a step: the request was closed before its first one."""
-
-
-def attach(output: Any, find: Find) -> Any:
-    """An output that will carry its attributes when its tokens are on the host."""
-    if not hasattr(output, "get_output"):
-        complete = hasattr(output, "sampled_token_ids")
-        return _with_news(output, find) if complete else output
-
-    def get_output() -> Any:  # called once, by any thread
-        del output.get_output  # in a cycle it would keep the output's tensors alive
-        return _with_news(output.get_output(), find)
-
-    output.get_output = get_output
-    return output
 
 
 def _with_news(output: Any, find: Find) -> Any:
@@ -229,14 +216,23 @@ class Ledger:
             self._dead.append((requests, flags.to("cpu", non_blocking=True)))
 
     def attach(self, output: Any, runtime: Any, ahead: int = 0) -> Any:
-        """The output of a step. It will carry the failures that belong to it.
+        """The output of a step. It will carry the failures that belong to it when its
+        tokens are on the host.
         `runtime`: of the pipeline, which is so many steps ahead of it."""
         dead = self._dead
         self._dead = []
         newest = AT_ONCE if runtime is None else runtime.newest - ahead
-        return attach(
-            output, lambda complete: self._news(newest, dead, runtime, complete)
-        )
+        find = partial(self._news, newest, dead, runtime)
+        if not hasattr(output, "get_output"):
+            complete = hasattr(output, "sampled_token_ids")
+            return _with_news(output, find) if complete else output
+
+        def get_output() -> Any:  # called once, by any thread
+            del output.get_output  # in a cycle it would keep the output's tensors alive
+            return _with_news(output.get_output(), find)
+
+        output.get_output = get_output
+        return output
 
     def _news(
         self, step: int, dead: list[DeadRows], runtime: Any, output: Any

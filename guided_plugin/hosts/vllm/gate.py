@@ -211,7 +211,9 @@ async def state_of(app: Any) -> dict[str, Any]:
     off: Exception | None = gate.unsupported_reason
     try:
         if off is None:
-            await Health().check_async(partial(ask_all, engine))
+            health = Health()
+            await health.check_async(partial(ask_all, engine))
+            gate.health = health
     except Exception as error:  # an engine that has ended, too
         off = error
     return told | {
@@ -240,7 +242,8 @@ def process_outputs(
     ]
     result = original(self, engine_core_outputs, *args, **kwargs)
     for state, one in failed:
-        metrics().failures += 1
+        by_client = _BY_OPTIONS in one.stop_reason
+        metrics().failures += not by_client
         metrics().count("failed")
         # LLM has no queues: it returns `stop_reason`. vLLM 0.33 passes errors on.
         queue = getattr(state, "queue", None)
@@ -248,7 +251,6 @@ def process_outputs(
             from vllm.exceptions import GracefulHTTPError
 
             what = f"guided request failed: {printable(one.stop_reason)}"
-            by_client = _BY_OPTIONS in one.stop_reason
             status = HTTPStatus(400 if by_client else 500)
             queue.put(GracefulHTTPError(what, status))
     return result

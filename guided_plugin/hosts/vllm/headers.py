@@ -8,6 +8,7 @@ itself gives with status 503 are left as they are. Imports vLLM lazily.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from contextvars import ContextVar
@@ -73,6 +74,8 @@ class Middleware:
         self, scope: MutableMapping[str, Any], receive: Any, send: _Send
     ) -> None:
         """Serve a request."""
+        if scope["type"] == "lifespan":  # the server starts, or ends
+            self._at_start = asyncio.ensure_future(self._state())
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

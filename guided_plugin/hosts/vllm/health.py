@@ -15,14 +15,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from guided_plugin.errors import PipelineError
-from guided_plugin.grammar.native import native
 from guided_plugin.hosts.vllm.common import HEALTH, samples
 from guided_plugin.hosts.vllm.headers import tell_wait
 from guided_plugin.hosts.vllm.metrics import metrics
@@ -52,24 +51,26 @@ async def ask_all(llm: Any, method: str, args: tuple[Any, ...] = ()) -> list[Any
 
 
 class Health:
-    """Tells if the workers of one engine can guide: an engine that is well stays so until
-    a request fails. `check` is for a caller that may block, `check_async` for an event
-    loop, where concurrent callers share one question."""
+    """Tells if the workers of one engine can guide. `check` is for a caller that may
+    block, `check_async` for an event loop, where concurrent callers share one question.
+
+    Callers wait until all was well once. Later failures may have changed that: behind
+    one the engine is asked again on an event loop, but no caller waits for the answer.
+    Until it is there, the engine itself fails what it cannot guide."""
 
     def __init__(self) -> None:
         self._well: int | None = None
-        """The number of requests that had failed when all was well."""
+        """The number of requests that had failed when all was well; None until it was,
+        and where it no longer is."""
         self._asking: asyncio.Future[list[Any]] | None = None
-        self._asked: tuple[int, Any] | None = None
-        """The number that had failed when that was asked, and the event loop."""
 
     def check(self, collective_rpc: Callable[[str], list[Any]]) -> None:
         """Raise a PipelineError if the engine can guide no new request now."""
-        failures = metrics().failures
-        if self._well != failures:
+        if self._well is None:
             with _unasked():
                 answers = collective_rpc(HEALTH)
-            self._note(answers, failures)
+            _check(answers)
+            self._well = metrics().failures
 
     async def check_async(
         self, collective_rpc: Callable[[str], Awaitable[list[Any]]]
@@ -78,22 +79,30 @@ class Health:
         failures = metrics().failures
         if self._well == failures:
             return
-        asked = failures, asyncio.get_running_loop()
-        if self._asking is None or self._asking.done() or self._asked != asked:
+        if self._asking is None or self._asking.done():
             self._asking = asyncio.ensure_future(collective_rpc(HEALTH))
-            self._asked = asked
-        with _unasked():
-            # a client that hangs up ends its own wait only
-            answers = await asyncio.shield(self._asking)
-        self._note(answers, failures)
+            self._asking.add_done_callback(partial(self._learn, failures))
+        if self._well is None:
+            with _unasked():
+                # a client that hangs up ends its own wait only
+                answers = await asyncio.shield(self._asking)
+            _check(answers)
 
-    def _note(self, answers: list[tuple[str, float]], failures: int) -> None:
-        refusals = [(seconds, reason) for reason, seconds in answers if reason]
-        if refusals:
-            seconds, reason = max(refusals)
-            tell_wait(seconds)
-            raise PipelineError(f"{_REFUSED}: {reason}")
-        self._well = failures
+    def _learn(self, failures: int, asked: asyncio.Future[list[Any]]) -> None:
+        """Note the answer of an engine that had so many failures."""
+        self._well = None
+        with suppress(Exception, asyncio.CancelledError):
+            if not any(reason for reason, _ in asked.result()):
+                self._well = failures
+
+
+def _check(answers: list[tuple[str, float]]) -> None:
+    """Raise what the workers of an engine say against guided requests."""
+    refusals = [(seconds, reason) for reason, seconds in answers if reason]
+    if refusals:
+        seconds, reason = max(refusals)
+        tell_wait(seconds)
+        raise PipelineError(f"{_REFUSED}: {reason}")
 
 
 @contextmanager
@@ -153,23 +162,3 @@ def wait_ready(self: Any, *args: Any, original: Any, **kwargs: Any) -> None:
         self.collective_rpc(HEALTH, args=(True,))
     except Exception as error:  # frontends are told, too
         _log.warning("the engine's workers do not wait: %s", error)
-
-
-def in_background(work: Callable[[], object], name: str) -> threading.Event:
-    """Do some work in a thread; the event says that it is over. A fork waits until
-    then, as vLLM forks its engine meanwhile, and so does the end of the interpreter."""
-    over = threading.Event()
-
-    def run() -> None:
-        with native():
-            try:
-                work()
-            except Exception:
-                _log.exception(
-                    "%s failed; the first request that needs it gets the error", name
-                )
-            finally:
-                over.set()
-
-    threading.Thread(target=run, name=name, daemon=True).start()
-    return over

@@ -38,10 +38,6 @@ NEEDED = "guided_needed"
 
 _STATE = "_guided_state"  # of a scheduler: its `SchedulerState`
 
-_LOADED_BYTES = 2048
-"""The size up to which what a frontend made of a spec loads within a forward pass:
-3,000 bytes load in 1.4 ms, 4,800 in 3.4 (llguidance 1.7.6, a processor of 2.6 GHz)."""
-
 _SECONDS = 120.0
 """The most seconds that a request is held. A grammar worker takes seconds to start."""
 
@@ -153,8 +149,7 @@ class SchedulerState:
             self._runs = True
         loading[request.request_id] = held
         first = next(iter(loading))
-        quick = spec.quick and spec.made and len(spec.made) <= _LOADED_BYTES
-        if quick and spec.packed == loading[first].spec.packed and self._runs:
+        if spec.quick and spec.packed == loading[first].spec.packed and self._runs:
             from vllm.v1.request import RequestStatus
 
             request.structured_output_request = None

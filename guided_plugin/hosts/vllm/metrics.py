@@ -57,7 +57,7 @@ class Metrics:
         from prometheus_client import Counter, Gauge, Histogram
 
         self.failures = 0
-        """Requests that failed while they ran."""
+        """Requests that failed while they ran, other than by options of their own."""
         name = "guided_plugin"
         self._requests = Counter(
             f"{name}_requests", "guided requests", ["backend", "outcome"]

@@ -22,6 +22,7 @@ from guided_plugin.hosts.vllm import patches as vllm_contract
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.failures import FAILED, LED, STOP_REASON
 from guided_plugin.hosts.vllm.hold import state_of
+from guided_plugin.step import Closure
 
 pytestmark = pytest.mark.usefixtures("byte_tokenizer")
 
@@ -186,9 +187,9 @@ def test_one_whose_scheduler_does_not_name_requests_guides_nothing():
 
 
 def test_a_step_without_a_token_keeps_vllms_shared_output_as_it_was():
-    failed = vllm_failures.attach(
-        EMPTY_MODEL_RUNNER_OUTPUT, lambda output: {FAILED: {"one": "why"}}
-    )
+    ledger = vllm_failures.Ledger()
+    ledger.add(Closure("one", vllm_failures.AT_ONCE, "why"))
+    failed = ledger.attach(EMPTY_MODEL_RUNNER_OUTPUT, None)
     assert getattr(pickle.loads(pickle.dumps(failed)), FAILED) == {"one": "why"}
     assert not hasattr(EMPTY_MODEL_RUNNER_OUTPUT, FAILED)
 

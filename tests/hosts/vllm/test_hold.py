@@ -37,7 +37,7 @@ def verdict(llm, monkeypatch):
         prepare(ours, told, lambda _: answer.add_done_callback(tell))
 
     monkeypatch.setattr(ours, "prepare", prepared)
-    monkeypatch.setattr(hold, "_LOADED_BYTES", 0)
+    monkeypatch.setattr(specs, "_LOADED_BYTES", 0)
     return answer
 
 
@@ -62,29 +62,28 @@ def test_others_go_on_while_one_is_held(engine, verdict):
 
 
 def test_a_step_brings_all_that_came_since_the_last_one():
-    """Of specs that load at once the first is not held, for whichever request; what is
-    large always is."""
+    """Of specs that load at once the first is not held, for whichever request; others
+    always are."""
     scheduler = SimpleNamespace()
     state = hold.state_of(scheduler)
     schedule = partial(hold.schedule, original=lambda self: SimpleNamespace())
-    small, large = b"made", b"x" * 10_000
 
-    def held(*made):
-        requests = [Mock() for _ in made]
-        for number, (request, each) in enumerate(zip(requests, made, strict=True)):
+    def held(*quick):
+        requests = [Mock() for _ in quick]
+        for number, (request, each) in enumerate(zip(requests, quick, strict=True)):
             request.request_id = f"id {number}"
-            told = EngineSpec(f"packed {number // 2}", None, None, each, quick=True)
+            told = EngineSpec(f"packed {number // 2}", None, None, quick=each)
             request.structured_output_request = hold.Held(request, told)
             state.ask(request)
         brought = getattr(schedule(scheduler), hold.NEEDED)
-        assert [one.made for one in brought] == list(made)
+        assert [one.quick for one in brought] == list(quick)
         assert not getattr(schedule(scheduler), hold.NEEDED)
         return [one.structured_output_request is not None for one in requests]
 
-    assert held(small, small) == [True, True]  # the grammar worker may not run yet
+    assert held(True, True) == [True, True]  # the grammar worker may not run yet
     state.release(["id 0"])
-    assert held(*[small] * 50) == [False] * 2 + [True] * 48
-    assert held(large, None, small) == [True] * 3
+    assert held(*[True] * 50) == [False] * 2 + [True] * 48
+    assert held(False, False, True) == [True] * 3
 
 
 def test_a_request_may_leave_while_it_is_held(engine, verdict):
@@ -145,7 +144,7 @@ def test_workers_hear_by_a_step_and_tell_by_outputs(
     """In this process, or in others."""
     if apart:
         monkeypatch.setattr(hold, "engine_of", lambda core: None)
-    monkeypatch.setattr(specs, "_QUICK_SECONDS", 60 * at_once)
+    monkeypatch.setattr(specs, "_LOADED_BYTES", 10_000 * at_once)
     add(engine, "first", "[a-d]{31}")
     stepped(engine)
     add(engine, "alone", pattern := f"[a-d]{{{32 + at_once + 2 * apart}}}")

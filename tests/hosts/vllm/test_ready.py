@@ -19,8 +19,9 @@ from vllm.v1.worker.worker_base import WorkerBase
 from vllm_support import config, params_of, runner_config, runner_params, told
 
 import guided_plugin as gp
+from guided_plugin.compiling import background
 from guided_plugin.hosts.vllm import engine as vllm_engine
-from guided_plugin.hosts.vllm import health as vllm_ready
+from guided_plugin.hosts.vllm import health
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.common import GUIDED
 from guided_plugin.hosts.vllm.names import Name
@@ -37,7 +38,7 @@ def test_a_gate_that_is_ready_has_made_all_but_the_helper_that_a_spec_needs(
     gate = Gate(config({"compile_processes": 1, "threads": 2, "take_over": True}))
     gate._warm()
     calls = []
-    monkeypatch.setattr(vllm_ready, "in_background", lambda *args: calls.append(args))
+    monkeypatch.setattr(background, "in_background", lambda *args: calls.append(args))
     for form in FORMS:
         assert gate.admit(params_of(form)).extra_args[GUIDED].backend
     assert gate.specs.compiler.template.pid is not None
@@ -121,7 +122,7 @@ def test_work_in_the_background_that_fails_ends_the_wait(caplog):
     def fail():
         raise ValueError("no luck")
 
-    assert vllm_ready.in_background(fail, "guided-test").wait(10)
+    assert background.in_background(fail, "guided-test").wait(10)
     assert "guided-test failed" in caplog.text
     assert "no luck" in caplog.text
 
@@ -129,7 +130,7 @@ def test_work_in_the_background_that_fails_ends_the_wait(caplog):
 def test_a_process_that_is_forked_meanwhile_waits_for_no_module(tmp_path, monkeypatch):
     (tmp_path / "slow_module.py").write_text("import time; time.sleep(1)")
     monkeypatch.syspath_prepend(str(tmp_path))
-    over = vllm_ready.in_background(
+    over = background.in_background(
         lambda: importlib.import_module("slow_module"), "guided-test"
     )
     while "slow_module" not in sys.modules:
@@ -137,7 +138,7 @@ def test_a_process_that_is_forked_meanwhile_waits_for_no_module(tmp_path, monkey
     if (child := os.fork()) == 0:
         signal.alarm(20)
         importlib.import_module("slow_module")
-        vllm_ready.in_background(lambda: None, "guided-test").wait()
+        background.in_background(lambda: None, "guided-test").wait()
         os._exit(0)
     assert (over.is_set(), os.waitpid(child, 0)[1]) == (True, 0)
 
@@ -150,7 +151,7 @@ def test_workers_wait_at_the_end_of_an_engines_start(monkeypatch, caplog, fails)
         wait_ready=lambda: told.append("worker waits"),
         health=lambda: ("", 0.0),
     )
-    monkeypatch.setattr(vllm_ready, "engine_of", lambda worker: waits)
+    monkeypatch.setattr(health, "engine_of", lambda worker: waits)
 
     class Core:
         def __init__(self, name):
@@ -161,7 +162,7 @@ def test_workers_wait_at_the_end_of_an_engines_start(monkeypatch, caplog, fails)
                 raise AttributeError(method)
             return [getattr(WorkerBase, method)(None, *args) for _ in range(2)]
 
-    vllm_ready.wait_ready(Core.__new__(Core), "core", original=Core.__init__)
+    health.wait_ready(Core.__new__(Core), "core", original=Core.__init__)
     assert told == ["core", *["worker waits"] * (2 - 2 * fails)]
     assert ("workers do not wait: guided_health" in caplog.text) is fails
     assert WorkerBase.guided_health(None) == ("", 0.0)
