@@ -266,12 +266,20 @@ class UnboundedCalls(DeadlineCalls):
         BudgetError."""
         (outcome,) = self.run([act], times=_REPLAY)
         if isinstance(outcome, Overdue):
-            raise self.late(request, "replay")
+            raise self.late(request, "replay", starved=outcome.starved)
         if isinstance(outcome, Exception):
             raise outcome
 
-    def late(self, request: RunningRequest, what: str) -> GuidedError:
-        """Why a request fails that took too long; its spec is refused for a while."""
+    def late(
+        self, request: RunningRequest, what: str, *, starved: bool = False
+    ) -> GuidedError:
+        """Why a request fails that took too long; its spec is refused for a while,
+        unless the machine is to blame."""
+        if starved:
+            return BudgetError(
+                f"a {what} of its grammar was not done in {self.longest:g} s, with little processor time",
+                hint="the machine is too busy, or its backend hangs; send the request again",
+            )
         error = _over(what, self.seconds)
         if self._quarantine is not None:
             self._quarantine(request.spec, error)
@@ -326,7 +334,9 @@ class UnboundedBatch:
         outcomes = self._calls.run(timed)
         for i, outcome in enumerate(outcomes):
             if isinstance(outcome, Overdue):
-                outcomes[i] = self._calls.late(self.requests[i], what)
+                outcomes[i] = self._calls.late(
+                    self.requests[i], what, starved=outcome.starved
+                )
             elif isinstance(outcome, Exception):
                 outcomes[i] = _failed(outcome)
         locked = set[int]()

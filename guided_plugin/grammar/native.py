@@ -109,6 +109,12 @@ SQL 0.2 ms."""
 class Overdue(Exception):
     """A call was not done at its deadline. It goes on in an abandoned thread."""
 
+    def __init__(self, *, starved: bool = False) -> None:
+        """`starved`: by the clock alone, as its thread got too little processor
+        time."""
+        super().__init__()
+        self.starved = starved
+
 
 class _Work:
     """Calls that threads take one after the other, and what became of them."""
@@ -151,11 +157,12 @@ class _Caller:
             if self._call is None:
                 return False
             index, self.begun, cpu_begun = self._call
-            late = time.monotonic() - self.begun >= longest
-            if not late and time.clock_gettime(self._clock) - cpu_begun < self._seconds:
+            used = time.clock_gettime(self._clock) - cpu_begun
+            starved = used < self._seconds
+            if starved and time.monotonic() - self.begun < longest:
                 return False
             self.abandoned = True
-            self._work.tell(index, Overdue())
+            self._work.tell(index, Overdue(starved=starved))
             return True
 
     def _run(self) -> None:

@@ -171,6 +171,16 @@ def test_one_that_takes_too_long_fails_alone(slow, what):
     assert table.overdue() > 0.0
 
 
+def test_one_that_gets_no_processor_fails_and_its_spec_is_not_refused(slow):
+    table, refused = table_of(slow, "xyz")
+    slow.work = lambda name, what: time.sleep(0.4 * (name == "y"))
+    assert masks(table) == [1, 1 << END, 1]
+    ((slot, error),) = table.failures
+    assert (slot, type(error)) == (1, BudgetError)
+    assert "was not done in 0.2 s" in str(error)
+    assert refused == []
+
+
 def test_a_draft_whose_mask_takes_too_long_fails_its_request(slow):
     """Its matcher is in use by the abandoned call: it can't go back."""
     table, _ = table_of(slow, "xy")
