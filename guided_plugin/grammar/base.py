@@ -129,6 +129,33 @@ class Prepared(Made):
             len(self.payload) if self.payload is not None else 0
         )
 
+    def sent(self) -> tuple[Any, ...]:
+        """Everything but its spec, as plain data."""
+        return (
+            self.backend,
+            self.payload,
+            self.reason,
+            self.unenforced,
+            tuple(sorted(self.named)),
+            self.shortest,
+            self.growth,
+        )
+
+    @classmethod
+    def received(cls, spec: OutputSpec, sent: Iterable[Any]) -> Prepared:
+        """Return it from what was sent, where tuples may be lists now."""
+        backend, payload, reason, unenforced, named, shortest, growth = sent
+        return cls(
+            spec,
+            backend,
+            payload,
+            reason=reason,
+            unenforced=tuple(unenforced),
+            named=frozenset(named),
+            shortest=None if shortest is None else tuple(shortest),
+            growth=growth,
+        )
+
 
 class Matcher(Protocol):
     """One request's position in its grammar.

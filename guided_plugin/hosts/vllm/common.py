@@ -18,6 +18,7 @@ from vLLM's own configuration.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from guided_plugin.compiling.limits import check_size
@@ -29,11 +30,9 @@ from guided_plugin.errors import (
     SpecError,
     VocabularyError,
 )
-from guided_plugin.grammar.base import Prepared
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.hosts.vllm.names import CONSTRAINT_FORM, CONSTRAINTS, Part
 from guided_plugin.hosts.vllm.patches import broken
-from guided_plugin.ipc.channel import plain_decoder
 from guided_plugin.spec import OutputSpec, unpacked
 from guided_plugin.worker.ranks.group import RankGroup, TorchRanks
 
@@ -202,8 +201,9 @@ class EngineSpec(NamedTuple):
     packed: str
     room: int | None
     salt: str | None
-    made: bytes | None = None
-    """The spec, prepared by the frontend. It goes no further than the scheduler."""
+    made: Sequence[Any] | None = None
+    """What the frontend made of the spec (`Prepared.sent`). It goes no further than the
+    scheduler."""
     quick: bool = False
     """True if the engine loads it within a forward pass."""
     request_id: str = ""
@@ -251,10 +251,6 @@ def is_within(form: Any, limits: SpecLimits) -> bool:
     except CompileLimitError:
         return False
     return True
-
-
-prepared_from = plain_decoder((Prepared,), (unpacked,))
-"""Reads what a helper made, which a frontend has sent as a pickle."""
 
 
 def read_spec(form: Any) -> OutputSpec:

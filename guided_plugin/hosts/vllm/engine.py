@@ -25,13 +25,13 @@ import torch
 from guided_plugin.compiling.background import in_background
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import ConfigError, GuidedError, RequestError
+from guided_plugin.grammar.base import Prepared
 from guided_plugin.hosts.vllm import logs
 from guided_plugin.hosts.vllm.common import (
     RUST_FRONTEND,
     EngineSpec,
     drafts_of,
     engine_spec,
-    prepared_from,
     ranks_of,
     rust_frontend,
     settings_of,
@@ -242,7 +242,7 @@ class Engine:
             spec = told.read()
             compiler = self.pipeline.compiler
             if told.made is not None and compiler.kept(spec) is None:
-                compiler.keep(spec, prepared_from(told.made))
+                compiler.keep(spec, Prepared.received(spec, told.made))
             self.pipeline.prepare(spec).add_done_callback(tell)
         except GuidedError as error:  # `begin` says it
             tell(error)

@@ -13,7 +13,6 @@ import hashlib
 import logging
 import marshal
 import math
-import pickle
 import threading
 import time
 from concurrent.futures import Future
@@ -73,8 +72,9 @@ class Admitted:
     spec: OutputSpec
     """Its triggers are token ids: the scheduler has no tokenizer, and no request with
     it needs one again."""
-    made: bytes | None = None
-    """The bytes of its grammar for the engine; None where the engine compiles that."""
+    made: tuple[Any, ...] | None = None
+    """The part of its `EngineSpec` from which the engine loads its grammar; None where
+    the engine compiles that."""
     backend: str = ""
     """The backend that compiled it, for metrics."""
     unenforced: tuple[str, ...] = ()
@@ -206,15 +206,14 @@ class Specs:
             return self._left(asked, error)
         self.patience = 2 * self._options.compile_seconds
         metrics().compiles.labels(of.backend).observe(time.monotonic() - start)
-        sent = pickle.dumps(made) if made else b""
         admitted = Admitted(
             spec,
-            sent or None,
+            made.sent() if made else None,
             of.backend,
             of.unenforced,
             of.named,
             least_tokens(of.shortest),
-            quick=quick != "" and 0 < len(sent) <= _LOADED_BYTES,
+            quick=quick != "" and made is not None and made.size_bytes <= _LOADED_BYTES,
         )
         return self._remember(asked, admitted)
 
@@ -229,7 +228,7 @@ class Specs:
 
     def _remember(self, asked: Asked, admitted: Admitted) -> Admitted:
         if asked.key is not None:
-            size = 2 * ENTRY_BYTES + spec_bytes(admitted.spec, admitted.made or b"")
+            size = 2 * ENTRY_BYTES + spec_bytes(admitted.spec, admitted.made)
             with self._lock:
                 self._admitted.put(asked.key, admitted, size)
         return admitted

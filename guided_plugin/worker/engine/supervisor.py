@@ -69,6 +69,10 @@ class Pulse:
         self._stop_watch = StopWatch(pid)
         self._alive_at = self._looked_at = time.monotonic()
 
+    def due(self) -> bool:
+        """True if the last look is long enough ago."""
+        return time.monotonic() - self._looked_at >= self.tick
+
     def stopped(self) -> bool:
         """True if the worker was stopped from outside, and stays so. Ask before
         `hangs`."""
@@ -243,6 +247,9 @@ class Supervisor:
             return
         except GuidedError as error:
             self._died(f"sent an invalid message: {error}")
+            return
+        # Not with each message: this has the GIL for 0.2 ms, and vLLM's thread waits.
+        if not self._pulse.due():
             return
         self._client.steps.harvest()
         if self._pulse.stopped():

@@ -32,7 +32,6 @@ from guided_plugin.hosts.vllm.common import (
     GUIDED,
     HEALTH,
     engine_spec,
-    prepared_from,
 )
 from guided_plugin.hosts.vllm.gate import add_request, add_request_async
 from guided_plugin.hosts.vllm.metrics import metrics
@@ -357,10 +356,8 @@ def test_what_the_engine_gets_is_plain_data_that_it_need_not_parse(monkeypatch):
     told = engine_spec(SamplingParams(extra_args=received))
     spec = told.read()
     assert spec == gp.OutputSpec.regex("slow").settled(gp.GuidedConfig())
-    made = prepared_from(told.made)
-    assert made == Prepared(
-        gp.OutputSpec.regex("slow"), "xgrammar", b"made", reason="because"
-    )
+    made = Prepared.received(spec, told.made)
+    assert made == Prepared(spec, "xgrammar", b"made", reason="because")
 
 
 def run(engine, params):
