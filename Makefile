@@ -14,11 +14,10 @@ RELEASE_STAMP := $(RELEASE)/.installed
 VLLM_RELEASES := 0.31.0 newest
 VLLM_NEXT := $(CURDIR)/.vllm-next
 
-.PHONY: demo newcomer test nightly answers lint size figures types docs unit unit-all vllm-test replicas-test clients-test vllm-sources vllm-next-test older-test release-check coverage gpu-test fuzz fuzz-inputs compare conformance soak chaos bench clean help
+.PHONY: demo test nightly answers lint size figures types docs unit unit-all vllm-test replicas-test clients-test vllm-sources vllm-next-test older-test release-check coverage gpu-test fuzz fuzz-inputs compare conformance soak chaos bench clean help
 
 help:
 	@echo "make demo      install into .venv and run the demo"
-	@echo "make newcomer  the tasks of CONTRIBUTING.md, one after the other: a table of what works"
 	@echo "make test      the gate, which CI runs, two at a time, with the seconds of each: $(GATE)"
 	@echo "make nightly   what takes longer, each result written to benchmarks/results/nightly.json: $(NIGHTLY)"
 	@echo "make unit      the tests without vLLM that take less than ten seconds, but for those of tools (ARGS=... goes to pytest)"
@@ -78,7 +77,7 @@ GATE := lint size figures docs unit vllm-test clients-test older-test types
 
 # Two at a time as well, all of them, also where one fails; the file says how they ended. Not $(MAKE): `make -n` would run
 # it.
-NIGHTLY := unit-all vllm-next-test replicas-test newcomer answers clients-test release-check coverage
+NIGHTLY := unit-all vllm-next-test replicas-test answers clients-test release-check coverage
 RESULT := benchmarks/results/nightly.json
 nightly: $(STAMP) $(VLLM_STAMP)
 	@rm -rf .timed; mkdir .timed
@@ -112,11 +111,9 @@ types: $(STAMP)
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# Of tools that only maintainers run.
-TOOL_TESTS := tests/benchmarks tests/cli/test_newcomer.py
 UNIT_PROCESSES := 2
 unit: $(STAMP)
-	$(BIN)/python -m pytest -n $(UNIT_PROCESSES) -m "not slow" $(addprefix --ignore=,$(TOOL_TESTS)) $(ARGS)
+	$(BIN)/python -m pytest -n $(UNIT_PROCESSES) -m "not slow" --ignore=tests/benchmarks $(ARGS)
 
 # All of them; the lines count together with those that run with vLLM.
 unit-all: $(STAMP)
@@ -173,9 +170,6 @@ answers: $(VLLM_STAMP)
 			$(ANSWERS_ENGINE) $(ARGS) || ok=false; \
 	done; \
 	$(ANSWERS) --tasks $(SAMPLE) --count 150 --tokens 100,300,700 --ways flexible+close $(ANSWERS_ENGINE) $(ARGS) && $$ok
-
-newcomer: $(CLIENTS_STAMP) $(VLLM_STAMP)
-	$(VLLM)/bin/python scripts/newcomer.py --clients $(CLIENTS_VENV)/bin/python $(ARGS)
 
 vllm-next-test: vllm-sources
 	set -e; for release in $(VLLM_NEXT)/*/; do \

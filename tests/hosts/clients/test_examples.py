@@ -1,5 +1,4 @@
-"""Examples that are clients, run against the server of these tests. `make newcomer`
-runs the other ones."""
+"""Examples that are clients, run against the server of these tests."""
 
 import json
 import re
@@ -23,6 +22,18 @@ def test_openai(run):
         "refused: response_format.json_schema.schema#/type: unknown type 'int' (did you mean 'integer'?)"
         in printed
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("instructor", ["json_schema_mode", "tool_call"]),
+        ("langchain", ["structured", "tool"]),
+        ("pydantic_ai", ["NativeOutput", "ToolOutput"]),
+    ],
+)
+def test_people_of_a_client(run, name, kinds):
+    people(run(f"{name}_client"), *kinds)
 
 
 def test_tools(run):
