@@ -260,20 +260,6 @@ def _generate(raw: Raw) -> Iterator[Row]:
     return _lines(({"name": _SCHEMAS[one["schema"]], **one} for one in found), columns)
 
 
-def _compiles(raw: Raw) -> Iterator[Row]:
-    """`benchmarks.paired`."""
-    names = {"guided_plugin": "this package", "llguidance": "llguidance by itself"}
-    columns = {
-        "": "{name}",
-        "compile ms, mean": "{compile_ms_mean:.1f}",
-        "first mask ms, p50": "{first_mask_ms_p50:.1f}",
-        "p99": "{first_mask_ms_p99:.1f}",
-        "mask us, p50": "{mask_us_p50:.1f}",
-        "mean": "{mask_us_mean:.1f}",
-    }
-    return _lines(_named(names, raw["summary"]), columns)
-
-
 def _first(raw: Raw) -> Iterator[Row]:
     """`benchmarks.server.first`."""
     names = {"unguided": "unguided", "known": "known schemas", "new": "new schemas"}
@@ -500,7 +486,6 @@ TABLES = {
     "small-answers": Table("2026-11-28-answers-smollm2-cpu", _small_answers),
     "forced-text": Table("2026-11-27-replay-matrix-h100", _forced, _PAIRS),
     "first-tokens": Table("2026-11-30-first-b-cpu", _first, _RUNS),
-    "compiles": Table("2026-11-29-maskbench-paired", _compiles),
     "generate": Table("2026-11-22-transformers-h200-b", _generate, _MEDIANS),
     "new-drafts": Table("2026-11-30-replay-new-h200", _new_drafts, _PAIRS),
     "new-drafts-8b": Table("2026-11-30-replay-new-8b-h200", _new_drafts, _PAIRS),

@@ -7,7 +7,6 @@ import pytest
 
 from benchmarks.closing import main as closing
 from benchmarks.conformance.__main__ import main
-from benchmarks.paired import main as paired
 from guided_plugin.demo import MODEL_DIR
 
 
@@ -70,12 +69,6 @@ def test_the_suite_is_judged_and_written(tmp_path):
     for row in found.values():
         counts = row["schemas"], row["valid_accepted"], row["invalid_refused"]
         assert counts == (1, 1, 1)
-
-
-def test_schemas_in_turns_with_llguidance(sample, capsys):
-    assert paired([str(sample), "--tokenizer", str(MODEL_DIR)]) == 0
-    first = capsys.readouterr().out.splitlines()[0]
-    assert first.split() == ["schemas", "3.000", "3.000", "1.00"]
 
 
 def test_ends_near_a_limit_are_judged_and_counted(sample, capsys):
