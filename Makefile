@@ -38,7 +38,7 @@ help:
 	@echo "make gpu-test  every GPU-marked test, on a machine with a CUDA device (uses its own python3)"
 	@echo "make fuzz      random schemas against an oracle (COUNT=20000 SEED=1 ARGS=...)"
 	@echo "make fuzz-inputs  random inputs to every reader (INPUTS=20000 SEED=1 ARGS=...)"
-	@echo "make compare   specs and requests to vLLM with the plugin and without: writes what differs (ARGS=...)"
+	@echo "make compare   requests to vLLM with the plugin and without: prints what differs (ARGS=...)"
 	@echo "make conformance  the raw files of docs/conformance.md, from SUITE and SAMPLE (ARGS=...)"
 	@echo "make soak      vLLM's server under mixed load, every answer judged (SECONDS=60 CLIENTS=64 OUT=FILE ARGS=...)"
 	@echo "make chaos     the same under each attack (SECONDS=60 CLIENTS=12 ATTACKS=NAME,NAME OUT=FILE ARGS=...)"
@@ -218,7 +218,6 @@ fuzz-inputs: $(STAMP)
 		$(BIN)/python -m pytest -q -s --timeout 0 --hypothesis-seed=$$seed tests/test_fuzz_inputs.py tests/pipeline/test_state_machine.py $(ARGS)
 
 compare: $(VLLM_STAMP)
-	$(VLLM)/bin/python scripts/compare_vllm.py
 	GUIDED_COMPARE=all $(VLLM_PYTEST) -s tests/hosts/vllm/test_comparison.py $(ARGS)
 
 # SUITE: json-schema-org/JSON-Schema-Test-Suite; SAMPLE: MaskBench's files. Each a folder or a tar archive.
