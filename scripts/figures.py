@@ -57,13 +57,21 @@ def load(name: str) -> Any:
 def render(name: str, page: Path) -> str:
     """A table for a page, with the two lines around it."""
     table = TABLES[name]
-    raw = load(table.file)
-    head, *rows = table.rows(raw)
-    file = os.path.relpath(RESULTS / f"{table.file}.json.gz", page.parent)
+    hosts: list[str] = []
+    rows: list[Row] = []
+    for file in (table.file, *table.more):
+        raw = load(file)
+        link = os.path.relpath(RESULTS / f"{file}.json.gz", page.parent)
+        hosts.append(f"{_host(raw)}, {raw['date']} ([raw file]({link}))")
+        head, *own = table.rows(raw)
+        if table.more:
+            rows.append((f"*{hosts[-1]}*", *[""] * (len(head) - 1)))
+        rows += own
+    said = table.said if table.more else f"{hosts[0]}. {table.said}"
     lines = [
         f"<!-- table {name} -->",
         "",
-        f"*{_host(raw)}, {raw['date']} ([raw file]({file})). {table.said}*",
+        f"*{said}*",
         "",
         _line(head),
         "|" + "---|" * len(head),

@@ -1,12 +1,14 @@
-"""The tables with measured figures that stand in README.md and docs/, each made from
-one raw file of benchmarks/results/.
+"""The tables with measured figures that stand in README.md and docs/, made from raw
+files of benchmarks/results/.
 
 `scripts/figures.py` writes them into the pages. To show a newer measurement of the same
-shape, change the name of its file here.
+shape, change the name of its file in `TABLES`, the last thing here. Rows of several
+files stand below the names of their hosts; no cell is made from two files.
 """
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
@@ -27,6 +29,8 @@ class Table(NamedTuple):
     rows: Callable[[Raw], Iterator[Row]]
     said: str = "Measured once."
     """How often it was measured, and what the cells are."""
+    more: tuple[str, ...] = ()
+    """Files of the same shape, whose rows stand below those of the first."""
 
 
 _ENGINES = {
@@ -52,6 +56,14 @@ _SCHEMAS = {
     "plain": "plain",
     "maxlength": "bounded strings",
     "real-world": "real world",
+}
+_DOCUMENTS = {"tools": "tool calls", "real": "other schemas"}
+_FORMS = ("compact", "spaced")
+_REPLAYED = {
+    "guided": "guided",
+    "guided+new": "guided, new schemas",
+    "jump": "`jump_forward`",
+    "jump+new": "`jump_forward`, new schemas",
 }
 _LIBRARIES = {
     "auto": "this package",
@@ -160,7 +172,10 @@ def _job(raw: Raw) -> Iterator[Row]:
                 for way, one in own.items()
             }
             by.setdefault("closed", "-")
-            found.append({"name": name, "seconds": seconds, "by": by, **own})
+            right = own["new"].get("right", "-")  # older files have none
+            found.append(
+                {"name": name, "seconds": seconds, "by": by, "right": right, **own}
+            )
     columns = {
         "structured output": "{name}",
         "unguided, s": "{unguided[seconds]:.2f}",
@@ -171,6 +186,7 @@ def _job(raw: Raw) -> Iterator[Row]:
         "step unguided, median / p99, ms": "{unguided[step_ms][0]:.1f} / {unguided[step_ms][1]:.1f}",
         "step with new schemas": "{new[step_ms][0]:.1f} / {new[step_ms][1]:.1f}",
         f"valid of {raw['requests']}": "{new[valid]}",
+        "right": "{right}",
     }
     return _lines(found, columns)
 
@@ -181,70 +197,50 @@ def _between(middle: float, runs: Sequence[float], digits: int = 3) -> str:
     return f"{middle:.{digits}f} ({low}-{high})"
 
 
-def _answers(kind: str) -> Callable[[Raw], Iterator[Row]]:
-    """`benchmarks.answers`: what is right, by way of guiding."""
-
-    def rows(raw: Raw) -> Iterator[Row]:
-        figures = _all(raw["figures"], kind=kind)
-        found = {one["way"]: one for one in figures}
-        columns = {
-            "": "{name}",
-            "seconds": "{seconds:.1f}",
-            f"right of {figures[0]['tasks']:,}, %": "{right_percent:.1f}",
-            "finished and valid": "{valid:,}",
-            "cut by the limit": "{cut}",
-            "refused": "{refused}",
-            "tokens": "{tokens:,}",
-        }
-        return _lines(_named(_WAYS, found), columns)
-
-    return rows
-
-
-def _small_answers(raw: Raw) -> Iterator[Row]:
-    calls = {one["way"]: one for one in _all(raw["figures"], kind="bfcl")}
-    lists = _all(raw["figures"], kind="lists")
-    found = [
-        {**one, "list": _one(lists, way=one["way"])} for one in _named(_WAYS, calls)
-    ]
+def _answers(raw: Raw) -> Iterator[Row]:
+    """`benchmarks.answers`: each kind of tasks, by way of guiding."""
     columns = {
+        "tasks": "{kind}",
+        "of them": "{tasks:,}",
         "": "{name}",
-        f"right calls of {found[0]['tasks']}": "{right}",
-        "finished and valid": "{valid}",
+        "right, %": "{right_percent:.1f}",
+        "finished and valid": "{valid:,}",
         "cut by the limit": "{cut}",
-        f"found of {lists[0]['expected']} items of lists": "{list[items]}",
-        "empty lists": "{list[empty]}",
+        "refused": "{refused}",
+        "told unprotected": "{unprotected}",
+        "empty lists": "{empty}",
+        "tokens": "{tokens:,}",
+        "seconds": "{seconds:.1f}",
     }
-    return _lines(found, columns)
+    ways = list(_WAYS)
+    found = sorted(
+        raw["figures"], key=lambda one: (one["kind"], ways.index(one["way"]))
+    )
+    # Older files do not say how many were unprotected.
+    named = ({"name": _WAYS[one["way"]], "unprotected": "-", **one} for one in found)
+    return _lines(named, columns)
 
 
-def _forced(raw: Raw) -> Iterator[Row]:
-    """`benchmarks.replay`: tokens with jump_forward, by unguided ones."""
-    sizes = (1, 8, 64, 128, 256)
-    yield ("documents", *(f"{rows} rows" for rows in sizes))
-    for kind, name in (("tools", "tool calls"), ("real", "other schemas")):
-        for form in ("compact", "spaced"):
-            found = _all(raw["figures"], kind=kind, form=form)
-            yield (
-                f"{name}, `{form}`",
-                *(_spread(_all(found, rows=rows), "jump") for rows in sizes),
-            )
+def _replayed(raw: Raw) -> Iterator[Row]:
+    """`benchmarks.replay`: the time of a token, by that of an unguided one."""
+    sizes = sorted({one["rows"] for one in raw["figures"]})
+    yield ("documents", "way", *(f"{rows} rows" for rows in sizes), "wrong outputs")
+    for kind, form, way in itertools.product(_DOCUMENTS, _FORMS, _REPLAYED):
+        own = _all(raw["figures"], kind=kind, form=form)
+        found = [_one(own, way=way, rows=rows) for rows in sizes if _all(own, way=way)]
+        if found:
+            ratios = [
+                _spread(one, _one(own, way="unguided", rows=one["rows"]))
+                for one in found
+            ]
+            wrong = sum(one["wrong"] for one in found)
+            yield (f"{_DOCUMENTS[kind]}, `{form}`", _REPLAYED[way], *ratios, wrong)
 
 
-def _spread(found: Sequence[Raw], way: str) -> str:
-    guided = _one(found, way=way)
-    base = _one(found, way="unguided")["tokens_per_second"]
-    runs = [base / run["tokens_per_second"] for run in guided["runs"]]
-    return f"{guided['ratio']:.2f} ({min(runs):.2f}-{max(runs):.2f})"
-
-
-def _new_drafts(raw: Raw) -> Iterator[Row]:
-    """`benchmarks.replay`: tokens with schemas that are all new, by unguided ones."""
-    yield ("tool calls", "guided", "with `jump_forward`", "wrong outputs")
-    for form in ("compact", "spaced"):
-        found = _all(raw["figures"], form=form)
-        ways = (_spread(found, way) for way in ("guided+new", "jump+new"))
-        yield (f"`{form}`", *ways, sum(one["wrong"] for one in found))
+def _spread(guided: Raw, base: Raw) -> str:
+    pace = base["tokens_per_second"]
+    runs = [pace / run["tokens_per_second"] for run in guided["runs"]]
+    return _between(guided["ratio"], runs, 2)
 
 
 def _generate(raw: Raw) -> Iterator[Row]:
@@ -300,26 +296,6 @@ def _near_end(raw: Raw) -> Iterator[Row]:
         "slowest of them": "{ratios[slowest]:.3f}",
     }
     return _lines(raw["figures"], columns)
-
-
-def _limits(raw: Raw) -> Iterator[Row]:
-    """`benchmarks.answers`: answers near their limit, with the option and without."""
-    columns = {
-        "answers of at most": "{limit}",
-        "schemas": "{tasks}",
-        "valid without the option": "{without[valid]}",
-        "with it": "{valid}",
-        "refused: too little room": "{refused}",
-        "told unprotected": "{unprotected}",
-        "seconds without": "{without[seconds]:.1f}",
-        "seconds with it": "{seconds:.1f}",
-    }
-    found = []
-    for one in _all(raw["figures"], way="flexible+close"):
-        without = _one(raw["figures"], way="flexible", kind=one["kind"])
-        limit = one["kind"].partition(", ")[2]
-        found.append({"limit": limit, "without": without, **one})
-    return _lines(found, columns)
 
 
 def _closing(raw: Raw) -> Iterator[Row]:
@@ -474,22 +450,37 @@ def _drip(raw: Raw) -> Iterator[Row]:
 TABLES = {
     # README.md and docs/performance.md
     "steps": Table("2026-11-30-vllm-8b-h200", _steps_in_short, _SHORT),
-    "known-schemas": Table("2026-11-30-vllm-8b-h200", _steps, _STEPS),
-    "many-rows": Table("2026-11-30-vllm-8b-256-h200", _steps, _STEPS),
+    "known-schemas": Table(
+        "2026-11-30-vllm-8b-h200",
+        _steps,
+        _STEPS,
+        more=("2026-11-30-vllm-8b-256-h200",),
+    ),
     "job": Table("2026-11-30-job-h200", _job, _PAIRS),
-    "new-schemas": Table("2026-11-29-answers-job-second-h200", _answers("bfcl")),
-    "two-gpus": Table("2026-11-26-vllm-8b-tp2-b-h100", _steps, _STEPS),
-    "small-model": Table("2026-11-27-vllm-06b-h100", _steps, _STEPS),
+    "gpus-and-models": Table(
+        "2026-11-26-vllm-8b-tp2-b-h100",
+        _steps,
+        _STEPS,
+        more=("2026-11-27-vllm-06b-h100",),
+    ),
     # docs/figures.md
-    "answers": Table("2026-11-28-answers-h200", _answers("bfcl")),
-    "tools": Table("2026-11-29-answers-tools-h200", _answers("calls")),
-    "small-answers": Table("2026-11-28-answers-smollm2-cpu", _small_answers),
-    "forced-text": Table("2026-11-27-replay-matrix-h100", _forced, _PAIRS),
+    "answers": Table(
+        "2026-11-28-answers-h200",
+        _answers,
+        more=("2026-11-29-answers-job-second-h200",),
+    ),
+    "tools": Table("2026-11-29-answers-tools-h200", _answers),
+    "small-answers": Table("2026-11-28-answers-smollm2-cpu", _answers),
+    "forced-text": Table("2026-11-27-replay-matrix-h100", _replayed, _PAIRS),
     "first-tokens": Table("2026-11-30-first-b-cpu", _first, _RUNS),
     "generate": Table("2026-11-22-transformers-h200-b", _generate, _MEDIANS),
-    "new-drafts": Table("2026-11-30-replay-new-h200", _new_drafts, _PAIRS),
-    "new-drafts-8b": Table("2026-11-30-replay-new-8b-h200", _new_drafts, _PAIRS),
-    "limits": Table("2026-11-30-answers-limits-h200", _limits),
+    "new-drafts": Table(
+        "2026-11-30-replay-new-8b-h200",
+        _replayed,
+        _PAIRS,
+        more=("2026-11-30-replay-new-h200",),
+    ),
+    "limits": Table("2026-11-30-answers-limits-h200", _answers),
     "near-end": Table("2026-11-30-near-end-b-h200", _near_end, _MEDIANS),
     "closing": Table("2026-11-30-closing-b-cpu", _closing, _COUNTED),
     "attacks": Table("2026-11-23-attacks-cpu", _attacks),
