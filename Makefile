@@ -14,7 +14,7 @@ RELEASE_STAMP := $(RELEASE)/.installed
 VLLM_RELEASES := 0.31.0 newest
 VLLM_NEXT := $(CURDIR)/.vllm-next
 
-.PHONY: demo test nightly answers lint size figures types docs unit unit-all vllm-test replicas-test clients-test vllm-sources vllm-next-test older-test release-check coverage gpu-test fuzz fuzz-inputs compare conformance soak chaos bench clean help
+.PHONY: demo test nightly answers lint size figures types docs unit unit-all vllm-test replicas-test clients-test vllm-sources vllm-next-test older-test release-check coverage gpu-test fuzz fuzz-inputs compare conformance soak chaos clean help
 
 help:
 	@echo "make demo      install into .venv and run the demo"
@@ -42,7 +42,6 @@ help:
 	@echo "make conformance  the raw files of docs/conformance.md, from SUITE and SAMPLE (ARGS=...)"
 	@echo "make soak      vLLM's server under mixed load, every answer judged (SECONDS=60 CLIENTS=64 OUT=FILE ARGS=...)"
 	@echo "make chaos     the same under each attack (SECONDS=60 CLIENTS=12 ATTACKS=NAME,NAME OUT=FILE ARGS=...)"
-	@echo "make bench     transformers' generate, unguided and guided, in turns"
 	@echo "make clean     remove .venv and caches"
 
 # What the package itself needs. Not compiled: the demo imports few of the files.
@@ -234,9 +233,6 @@ OUT :=
 soak chaos: $(VLLM_STAMP)
 	$(VLLM)/bin/python -m benchmarks.server $@ --seconds $(SECONDS) --clients $(CLIENTS) \
 		$(addprefix --attacks ,$(ATTACKS)) $(addprefix --out ,$(OUT)) $(ARGS)
-
-bench: $(STAMP)
-	$(BIN)/python -m benchmarks.models
 
 clean:
 	rm -rf $(VENV) $(VLLM) $(CLIENTS_VENV) $(RELEASE) .vllm-next .timed build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*

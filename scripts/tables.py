@@ -244,7 +244,7 @@ def _spread(guided: Raw, base: Raw) -> str:
 
 
 def _generate(raw: Raw) -> Iterator[Row]:
-    """`benchmarks.models`."""
+    """transformers' `generate`; its script is gone."""
     columns = {
         "rows": "{rows}",
         "schema": "{name}",

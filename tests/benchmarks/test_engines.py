@@ -1,11 +1,11 @@
 """Engines in processes of their own: what is asked of them, and what is made of their
-answers; and models."""
+answers."""
 
 import json
 
 import pytest
 
-from benchmarks import engines, harness, models
+from benchmarks import engines, harness
 
 
 def answer(engine, limit):
@@ -76,15 +76,3 @@ def test_an_engine_that_does_not_start_is_told_in_its_own_words(capsys):
     told = capsys.readouterr().err
     assert told.count("the engine ended with exit code 1 and no result") == 2
     assert "ModuleNotFoundError: No module named 'vllm'" in told
-
-
-def test_models_are_measured_printed_and_written(tmp_path, capsys):
-    out = tmp_path / "models.json"
-    words = f"--rows 1,2 --steps 8 --repetitions 1 --forward eager --out {out}"
-    models.main(words.split())
-    result = json.loads(out.read_text())
-    assert json.loads(capsys.readouterr().out) == result
-    assert [one["rows"] for one in result["figures"]] == [1, 2]
-    for one in result["figures"]:
-        assert one["ratio"] > 0
-        assert one["xgrammar_ratio"] > 0
