@@ -22,7 +22,6 @@ import numpy as np
 
 from benchmarks.harness import Options, given, head, write
 from benchmarks.samples import open_sample
-from benchmarks.tables import progress
 from guided_plugin.cli.loading import load_tokenizer
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import GuidedConfig
@@ -45,13 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     vocabulary = Vocabulary.from_tokenizer(load_tokenizer(options.tokenizer))
     walks = Walks(vocabulary)
-    with (
-        open_sample(options.source) as files,
-        progress("schemas", len(files) // options.every) as advance,
-    ):
+    with open_sample(options.source) as files:
         for name in sorted(files)[options.first :: options.every]:
             walks.take(name, json.loads(files[name].read_text())["schema"])
-            advance()
     result = {
         **head("benchmarks.closing", given(arguments)),
         "counts": walks.counts,

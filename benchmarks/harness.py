@@ -38,7 +38,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.tables import Columns, progress, show_table, writable
+from benchmarks.tables import Columns, show_table, writable
 from guided_plugin.demo import MODEL_DIR
 from guided_plugin.errors import GuidedError, PipelineError, did_you_mean
 
@@ -211,7 +211,6 @@ def measured(
     """
     result.setdefault("failed", [])
     with (
-        progress(result["benchmark"], len(engines)) as advance,
         tempfile.NamedTemporaryFile() as turns,
         ThreadPoolExecutor(len(engines) if together else 1) as pool,
     ):
@@ -238,7 +237,6 @@ def measured(
                 result["date"] = answer["environment"]["date"]
                 take(engine, answer)
             write(result, options.out)
-            advance(f"{result['benchmark']}, {engine.name}")
 
 
 def finish(result: Json, out: Path | None, columns: Columns) -> int:

@@ -1,10 +1,9 @@
-"""What the benchmarks print: tables, bars of progress, and files that can be written."""
+"""What the benchmarks print, and files that can be written."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +12,6 @@ Columns = Sequence[tuple[str, str]]
 
 _WIDEST = 10_000
 """More characters than a line of any table has."""
-
-
-@contextlib.contextmanager
-def progress(what: str, total: int) -> Iterator[Callable[..., None]]:
-    """A bar on stderr, on a terminal; call it after each of `total` steps, with a new
-    text or without."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(
-        console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task(what, total=total)
-
-        def advance(text: str | None = None) -> None:
-            bar.update(task, advance=1, description=text)
-
-        yield advance
 
 
 def writable(text: str) -> Path:

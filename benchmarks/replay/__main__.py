@@ -48,7 +48,6 @@ from benchmarks.harness import (
     median,
 )
 from benchmarks.replay.documents import FORMS, KINDS, Documents
-from benchmarks.tables import progress
 from guided_plugin.cli.loading import load_vocabulary, show_error
 from guided_plugin.errors import GuidedError
 
@@ -121,12 +120,9 @@ def chosen(options: Any) -> tuple[list[Json], Json]:
     vocabulary = load_vocabulary(Path(options.tokenizer or options.model))
     known = Documents(options.sample, vocabulary, options.longest)
     legs = []
-    kinds = list(itertools.product(options.kinds, options.forms))
-    with progress("choosing documents", len(kinds)) as advance:
-        for kind, form in kinds:
-            documents = known.choose(kind, form, options.documents)
-            legs.append({"kind": kind, "form": form, "documents": documents})
-            advance()
+    for kind, form in itertools.product(options.kinds, options.forms):
+        documents = known.choose(kind, form, options.documents)
+        legs.append({"kind": kind, "form": form, "documents": documents})
     return legs, dict(known.left_out)
 
 

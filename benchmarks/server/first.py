@@ -30,7 +30,7 @@ from benchmarks.server.asks import LONG, Ask, completion, small_schema
 from benchmarks.server.clients import connect, one
 from benchmarks.server.launch import Launch, started
 from benchmarks.server.tally import Outcome, spread
-from benchmarks.tables import progress, show_table
+from benchmarks.tables import show_table
 
 _PAUSE = 0.15
 """Seconds between single requests."""
@@ -59,11 +59,9 @@ async def measure(
     burst: int,
     streams: int,
     seed: int,
-    note: Callable[[str], None],
     chosen: Sequence[str] = KINDS,
 ) -> Json:
-    """All figures of one server, as JSON. `note` is called before each round and each
-    burst."""
+    """All figures of one server, as JSON."""
     rng = random.Random(seed)
     known = small_schema(rng)
     slow = itertools.cycle(bombs.SLOW_ROWS)
@@ -87,10 +85,9 @@ async def measure(
             asyncio.create_task(_stream(session, rng, others)) for _ in range(streams)
         ]
         await asyncio.sleep(_CALM)
-        firsts = await _turns(session, kinds, rounds, note)
+        firsts = await _turns(session, kinds, rounds)
         bursts = {}
         for kind, make in kinds.items():
-            note(f"a burst, {kind}")
             bursts[kind] = await _burst(session, make, burst, others)
         for task in running:
             task.cancel()
@@ -113,11 +110,9 @@ async def _turns(
     session: aiohttp.ClientSession,
     kinds: dict[str, Make],
     rounds: int,
-    note: Callable[[str], None],
 ) -> Json:
     waits: dict[str, list[float]] = {kind: [] for kind in kinds}
     for _ in range(rounds):
-        note("single requests")
         for kind, make in kinds.items():
             outcome = await one(session, make())
             if outcome.times:
@@ -175,11 +170,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sequences=options.streams + options.burst,
         arguments=options.arguments,
     )
-    steps = options.repeat * (options.rounds + len(options.kinds))
     with (
         tempfile.TemporaryDirectory() as folder,
         started(launch, Path(folder) / "log") as server,
-        progress("measuring", steps) as advance,
     ):
         runs = [
             asyncio.run(
@@ -189,7 +182,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     options.burst,
                     options.streams,
                     seed,
-                    advance,
                     options.kinds,
                 )
             )
