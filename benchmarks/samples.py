@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from guided_plugin.compiling.compiler import GrammarCompiler
@@ -60,46 +59,24 @@ many find hard."""
 @contextlib.contextmanager
 def open_sample(source: Path) -> Iterator[dict[str, Path]]:
     """The .json files of a folder or a tar archive, by name; an archive is unpacked
-    while this is open.
-
-    Names are relative to the innermost folder that holds them all, the same for a
-    folder and its archive.
-    """
-    found: dict[str, Path] = {}
+    while this is open."""
     with contextlib.ExitStack() as stack:
-        if source.is_dir():
-            found = {
-                path.relative_to(source).as_posix(): path
-                for path in source.rglob("*.json")
-            }
-        elif source.is_file():
-            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="sample-"))
-            found = _unpack(source, Path(scratch))
+        folder = source
+        if source.is_file():
+            scratch = tempfile.TemporaryDirectory(prefix="sample-")
+            folder = Path(stack.enter_context(scratch))
+            with tarfile.open(source) as archive:
+                archive.extractall(folder, filter="data")
+        found = {
+            path.relative_to(folder).as_posix(): path for path in folder.rglob("*.json")
+        }
         if not found:
             raise GuidedError(
                 "is missing, or contains no .json file",
                 where=str(source),
                 hint="docs/performance.md describes samples",
             )
-        common = os.path.commonpath([PurePosixPath(name).parent for name in found])
-        yield {
-            PurePosixPath(name).relative_to(common).as_posix(): found[name]
-            for name in sorted(found)
-        }
-
-
-def _unpack(archive: Path, folder: Path) -> dict[str, Path]:
-    found: dict[str, Path] = {}
-    with tarfile.open(archive) as members:
-        for member in members:
-            content = members.extractfile(member) if member.isfile() else None
-            if content is None or not member.name.endswith(".json"):
-                continue
-            # Our own file names: those of an archive may lead anywhere.
-            name = PurePosixPath(member.name.lstrip("/")).as_posix()
-            path = found.setdefault(name, folder / f"{len(found)}.json")
-            path.write_bytes(content.read())
-    return found
+        yield dict(sorted(found.items()))
 
 
 def text_of(data: Any) -> str:

@@ -44,7 +44,7 @@ from benchmarks.answers.figures import (
     figure,
     pairs,
 )
-from benchmarks.answers.judges import as_calls, judged
+from benchmarks.answers.judges import judged
 from benchmarks.answers.prompts import prompt_tokens
 from benchmarks.answers.tasks import KINDS, Task, load_tasks
 from benchmarks.answers.ways import (
@@ -129,11 +129,6 @@ def measure(options: Any, result: Json) -> Json:
     ways = [Way.named(name) for name in options.ways]
     folder = models.model_folder(options.model)
     kinds, left_out = chosen(options, folder)
-    unasked = [way.name for way in ways if not any(map(way.asks, kinds))]
-    if unasked:
-        what = f"{', '.join(unasked)} would be asked nothing"
-        hint = "the tasks `calls` are asked in the ways `tools`, all others in the other ways"
-        raise InputError(what, where="--ways", hint=hint)
     result |= {"benchmark": "answers", "model": folder.name, "left_out": left_out}
     result["figures"] = []
     if options.texts is not None:
@@ -143,9 +138,7 @@ def measure(options: Any, result: Json) -> Json:
         for case in answer["cases"]:
             tasks = [task for task, _ in kinds[case["kind"]]]
             result["figures"].append(_judged(case, tasks, options.texts))
-        own = map(Way.named, engine.question["ways"])
-        asked = sum(way.asks(kind) for way in own for kind in kinds)
-        if len(answer["cases"]) < asked:
+        if len(answer["cases"]) < len(engine.question["ways"]) * len(kinds):
             late = f"ended, or took {options.limit:g} s, before all was measured"
             result["failed"].append(f"{engine.name}: {late}")
         result["figures"].sort(key=place)
@@ -244,9 +237,8 @@ def engine_of(
 
 def _judged(case: Json, tasks: list[Task], texts: Path | None) -> Json:
     """Judge the outputs of a case; write them where they are to be kept."""
-    read = as_calls if case["kind"].startswith("calls") else str
     verdicts = [
-        judged(read(output["text"]), task.schema, task.judge)
+        judged(output["text"], task.schema, task.judge)
         for task, output in zip(tasks, case["outputs"], strict=True)
     ]
     if texts is not None:

@@ -86,7 +86,7 @@ def broken_promises(figures: Sequence[Json]) -> list[str]:
     for one in figures:
         way = Way.named(one["way"])
         count = one["finished_invalid"]
-        if count and way.promises_valid:
+        if count and way.own:
             told.append(
                 f"error: {one['kind']}, {one['way']}: {count} of {one['finished']} finished answers are not "
                 "JSON that is valid under the schema of their task: measure again with --texts FILE, whose "

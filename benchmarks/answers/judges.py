@@ -1,8 +1,8 @@
 """Judges of answers. Each takes the parsed answer and what the task expects.
 
-valid    the answer is valid under the task's schema, by `jsonschema` equals   it is
-this JSON value; texts are compared as in `same_text` calls    these calls in any order:
-name, all required arguments, no others, each one of the accepted values
+valid    the answer is valid under the task's schema, by `jsonschema`
+equals   it is this JSON value; texts are compared as in `same_text`
+calls    these calls in any order: name, all required arguments, no others, each one of the accepted values
          (an empty text among them: the argument may be missing)
 items    the answer's list has these items, and no others
 """
@@ -19,7 +19,6 @@ from benchmarks.harness import Json
 
 _IGNORED = re.compile(r"[ ,./\-_*^'\"]")
 """Characters that BFCL ignores in texts."""
-_CALLS = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _MISSING = ""
 
 
@@ -53,18 +52,6 @@ def judged(text: str, schema: Json, expected: Json) -> Verdict:
         empty_lists(answer[0]),
         is_json(text),
     )
-
-
-def as_calls(text: str) -> str:
-    """Return the calls of an answer in tags as one JSON list.
-
-    The text is empty where there are no tags, or one of the calls is not JSON: a server
-    finds no call then.
-    """
-    calls = _CALLS.findall(text)
-    if not calls or not all(map(is_json, calls)):
-        return ""
-    return f"[{', '.join(calls)}]"
 
 
 def first_json(text: str) -> tuple[Any] | None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from benchmarks.answers.tasks import Task
 from benchmarks.harness import Json
-from guided_plugin.cli.loading import InputError
 
 CALL = "<tool_call>"
 """How a call begins in the chat templates that are known to hold tools."""
@@ -22,25 +21,11 @@ def prompt_text(tokenizer: Any, task: Task) -> str:
 
     A template that has tools gets them, and the answer begins behind `<tool_call>`.
     Otherwise the functions are part of the question, as they are where a list of calls
-    is asked for. Tasks `calls` have the prompt of a server, and their answers begin
-    with nothing.
+    is asked for.
     """
     if task.prompt is not None:
         return task.prompt
     template = tokenizer.chat_template or ""
-    if task.kind == "calls":
-        if CALL not in template:
-            hint = "measure the tasks bfcl, which any model can be asked"
-            raise InputError(
-                f"needs a chat template whose calls begin with {CALL}",
-                where="calls",
-                hint=hint,
-            )
-        return _applied(
-            tokenizer,
-            task.messages,
-            tools=task.tools,
-        )
     if task.tools and not task.many and CALL in template:
         text = _applied(
             tokenizer,

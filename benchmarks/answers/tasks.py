@@ -16,7 +16,7 @@ import json
 import random
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.answers import bfcl
@@ -170,26 +170,8 @@ def _bfcl(folder: Path | None) -> list[Task]:
     return tasks
 
 
-def _calls(folder: Path | None) -> list[Task]:
-    """Make the tasks of BFCL as a server is asked them: with tools, answered in any
-    number of calls."""
-    tasks = []
-    for task in _bfcl(folder):
-        schema = call_schema(task.tools, many=True)
-        own = replace(
-            task,
-            kind="calls",
-            schema=schema,
-            many=False,
-            max_tokens=512,
-        )
-        tasks.append(own)
-    return tasks
-
-
 KINDS: dict[str, Callable[[Path | None], list[Task]]] = {
     "bfcl": _bfcl,
-    "calls": _calls,
     "lists": lambda folder: read_tasks(LISTS),
 }
 """The tasks that come with the benchmark."""

@@ -125,20 +125,10 @@ def needs_remote(schema: Any) -> bool:
 def _with_bases(schema: Any, base: str) -> Iterator[tuple[str, Json]]:
     """Every object of a schema, with the address that its references are relative
     to."""
-    bases: dict[tuple[str | int, ...], str] = {(): base}
+    bases: dict[tuple[str | int, ...], str] = {}
     for path, node in sorted(walk(schema), key=lambda step: len(step[0])):
-        above = next(
-            (
-                bases[path[:end]]
-                for end in range(
-                    len(path),
-                    -1,
-                    -1,
-                )
-                if path[:end] in bases
-            ),
-            base,
-        )
+        ends = range(len(path), -1, -1)
+        above = next((bases[path[:end]] for end in ends if path[:end] in bases), base)
         if isinstance(node, dict):
             own = node.get("$id", node.get("id"))
             if isinstance(own, str) and not own.startswith("#"):

@@ -10,6 +10,7 @@ long.
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections import Counter
@@ -77,16 +78,17 @@ class Documents:
 
     def _instances(self, kind: str) -> Iterator[tuple[str, Any, Any]]:
         """The first valid instance of every schema before the second of any."""
-        waiting = []
-        for name, file in self._files:
-            if kind == "real" or name.startswith(_FUNCTION_CALLS):
-                valid = [test["data"] for test in file["tests"] if test["valid"]]
-                waiting.append((name, file["schema"], valid))
-        most = max((len(valid) for *_, valid in waiting), default=0)
-        for number in range(most):
-            for name, schema, valid in waiting:
-                if number < len(valid):
-                    yield name, schema, valid[number]
+        waiting = [
+            [
+                (name, file["schema"], test["data"])
+                for test in file["tests"]
+                if test["valid"]
+            ]
+            for name, file in self._files
+            if kind == "real" or name.startswith(_FUNCTION_CALLS)
+        ]
+        for together in itertools.zip_longest(*waiting):
+            yield from filter(None, together)
 
     def _document(self, name: str, schema: Any, data: Any, form: str) -> Json | None:
         whitespace, written = FORMS[form]
