@@ -39,11 +39,13 @@ _HEADINGS = {
     "Which of my 50 tools breaks the server?": "specs.html#which-of-my-50-tools-breaks-the-server"
 }
 """Headings that are asked for by their name, next to the pages of the guides."""
-_LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
+_LINK = re.compile(
+    r"^ *```.*?^ *```|(?<=\]\()([^)\s#:]+)(?=[)#])", re.DOTALL | re.MULTILINE
+)
+"""A fenced block, which stays as it is, or the target of a link."""
 _LOADED = re.compile(
     r"<(?:script|img|iframe)[^>]+src=\"(https?:[^\"]+)|<link[^>]+stylesheet[^>]+href=\"(https?:[^\"]+)"
 )
-_FENCED = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 
 
 class _TwoSpaces(Extension):
@@ -77,6 +79,8 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
     )
 
     def moved(match: re.Match[str]) -> str:
+        if match[1] is None:
+            return match[0]
         target = posixpath.normpath(posixpath.join(posixpath.dirname(source), match[1]))
         if target in _PAGES:
             target = _PAGES[target]
@@ -86,12 +90,7 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
             return match[0]
         return posixpath.relpath(target, posixpath.dirname(here) or ".")
 
-    parts: list[str] = []
-    end = 0
-    for fence in _FENCED.finditer(markdown):
-        parts += [_LINK.sub(moved, markdown[end : fence.start()]), fence[0]]
-        end = fence.end()
-    return "".join([*parts, _LINK.sub(moved, markdown[end:])])
+    return _LINK.sub(moved, markdown)
 
 
 def on_post_page(output: str, *, page: Page, **_: Any) -> None:
