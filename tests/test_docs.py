@@ -140,19 +140,6 @@ def test_the_pages_made_from_code_are_what_it_says():
         assert page == render(), "run: python scripts/make_docs.py"
 
 
-DESCRIBED = ("cli", "demo", "diagnose", "spec")
-"""Folders of which every number says where it was measured, or that it was chosen."""
-
-
-def test_numbers_say_where_they_come_from():
-    found = list(load_script("scripts/constants.py").numbers())
-    assert len(found) > 100
-    mute = [
-        (file, name) for file, name, _, text in found if not text and name != "_MIB"
-    ]
-    assert [one for one in mute if one[0].partition("/")[0] in DESCRIBED] == []
-
-
 def test_every_page_has_its_place_on_the_site():
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
     pages = {
