@@ -308,22 +308,19 @@ def _closing(raw: Raw) -> Iterator[Row]:
 
 
 def _at_rest(raw: Raw) -> Iterator[Row]:
-    yield ("what is added", "processes", "MiB")
-    added = raw["added_mib"]
+    added = {name: f"{mib:.0f}" for name, mib in raw["added_mib"].items()}
     rest = raw["on"]["at_rest"]
-    yield ("frontend: caches and the vocabulary", 0, f"{added['frontend']:.0f}")
-    yield (
-        "engine: imports, the vocabulary, shared memory",
-        0,
-        f"{added['engine']:.0f}",
-    )
-    for key, name in (
-        ("template", "templates of frontend and engine"),
-        ("worker", "grammar worker"),
-    ):
-        yield name, rest[key]["processes"], f"{rest[key]['pss_mib']:.0f}"
-    yield ("all, at rest", 3, f"{added['all']:.0f}")
-    yield ("all, after a compile in a helper", 4, f"{added['after_helper']:.0f}")
+    yield "what is added", "processes", "MiB"
+    yield "frontend: caches and the vocabulary", 0, added["frontend"]
+    yield "engine: imports, the vocabulary, shared memory", 0, added["engine"]
+    names = {
+        "template": "templates of frontend and engine",
+        "worker": "grammar worker",
+    }
+    for one in _named(names, rest):
+        yield one["name"], one["processes"], f"{one['pss_mib']:.0f}"
+    yield "all, at rest", 3, added["all"]
+    yield "all, after a compile in a helper", 4, added["after_helper"]
 
 
 def _soak(raw: Raw) -> Iterator[Row]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,32 +38,21 @@ _NO_TYPE = ("any", "")
 _ANNOTATIONS = ("optional",)
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What a user asks for, the functions there are, and the calls that answer it."""
-
-    id: str
-    messages: list[dict[str, Any]]
-    tools: list[dict[str, Any]]
-    calls: list[dict[str, Any]]
-    """Each with the accepted values of every argument."""
-
-
-def questions(folder: Path) -> Iterator[Question]:
-    """Read the questions of a folder that holds these files."""
+def questions(folder: Path) -> Iterator[dict[str, Any]]:
+    """What users ask for, in a folder that holds these files: `id`, `messages`, the
+    functions there are as `tools`, and the `calls` that answer it, each with the
+    accepted values of every argument."""
     for name in FILES:
         answers = {
             one["id"]: one["ground_truth"] for one in _lines(folder / ANSWERS, name)
         }
         for one in _lines(folder, name):
-            tools = [_tool(function) for function in one["function"]]
-            messages = [message for turn in one["question"] for message in turn]
-            yield Question(
-                one["id"],
-                messages,
-                tools,
-                answers[one["id"]],
-            )
+            yield {
+                "id": one["id"],
+                "messages": [message for turn in one["question"] for message in turn],
+                "tools": list(map(_tool, one["function"])),
+                "calls": answers[one["id"]],
+            }
 
 
 def _lines(folder: Path, name: str) -> Iterator[dict[str, Any]]:

@@ -88,7 +88,8 @@ def _task(kind: str, where: str, line: str) -> Task:
             **{
                 "id": where,
                 **known,
-                "schema": known.get("schema") or _answer(known),
+                "schema": known.get("schema")
+                or call_schema(known["tools"], many=known.get("many", False)),
             },
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -130,10 +131,6 @@ def _documents(sample: Path, count: int) -> list[Task]:
     return tasks
 
 
-def _answer(known: Json) -> Json:
-    return call_schema(known["tools"], many=known.get("many", False))
-
-
 def call_schema(tools: Sequence[Json], *, many: bool) -> Json:
     """Return the schema of a call of one of these tools, or of a list of calls."""
     calls = [
@@ -154,17 +151,16 @@ def call_schema(tools: Sequence[Json], *, many: bool) -> Json:
 def _bfcl(folder: Path | None) -> list[Task]:
     """Make a task of each function call of BFCL."""
     tasks = []
-    for question in bfcl.questions(folder or cached("bfcl")):
-        many = len(question.calls) > 1
+    for known in bfcl.questions(folder or cached("bfcl")):
+        calls = known.pop("calls")
+        many = len(calls) > 1
         task = Task(
             "bfcl",
-            question.id,
-            call_schema(question.tools, many=many),
-            {"calls": question.calls},
-            question.messages,
-            tools=question.tools,
+            schema=call_schema(known["tools"], many=many),
+            judge={"calls": calls},
             many=many,
             max_tokens=512 if many else 256,
+            **known,
         )
         tasks.append(task)
     return tasks

@@ -18,7 +18,6 @@ from benchmarks.conformance.engines import Engine
 from benchmarks.harness import Json
 from guided_plugin.errors import GuidedError
 from guided_plugin.spec.formats import FORMATS
-from guided_plugin.spec.schema import walk
 
 _MOST_NAMED = 25
 """So many faults of the libraries by themselves are kept by name; of this package all
@@ -125,13 +124,12 @@ def needs_remote(schema: Any) -> bool:
 def _with_bases(schema: Any, base: str) -> Iterator[tuple[str, Json]]:
     """Every object of a schema, with the address that its references are relative
     to."""
-    bases: dict[tuple[str | int, ...], str] = {}
-    for path, node in sorted(walk(schema), key=lambda step: len(step[0])):
-        ends = range(len(path), -1, -1)
-        above = next((bases[path[:end]] for end in ends if path[:end] in bases), base)
-        if isinstance(node, dict):
-            own = node.get("$id", node.get("id"))
-            if isinstance(own, str) and not own.startswith("#"):
-                above = urldefrag(urljoin(above, own))[0]
-            bases[path] = above
-            yield above, node
+    if isinstance(schema, list):
+        for one in schema:
+            yield from _with_bases(one, base)
+    elif isinstance(schema, dict):
+        own = schema.get("$id", schema.get("id"))
+        if isinstance(own, str) and not own.startswith("#"):
+            base = urldefrag(urljoin(base, own))[0]
+        yield base, schema
+        yield from _with_bases(list(schema.values()), base)

@@ -20,8 +20,7 @@ the same time. Their runner is V2, and V1 (which replays no drafts) on a CPU.
     forwards     a token, each row's first included
 
 A document is written in one of `--forms`: `compact` and `spaced` hold the grammar to
-that whitespace; with `flexible` (written as `spaced`), `indent2` and `indent4` (as
-`json.dumps` indents) it leaves whitespace open.
+that whitespace; with `indented`, as `json.dumps` indents, it leaves whitespace open.
 
 Figures are medians; `spread` is that of tokens/s between repetitions, in percent. Exit
 code 1: an output was not its document, or a way failed.

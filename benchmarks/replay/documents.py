@@ -30,9 +30,7 @@ KINDS = ("tools", "real")
 FORMS: dict[str, tuple[str, Json]] = {
     "compact": ("compact", {"separators": (",", ":")}),
     "spaced": ("spaced", {}),
-    "flexible": ("flexible", {}),
-    "indent2": ("flexible", {"indent": 2}),
-    "indent4": ("flexible", {"indent": 4}),
+    "indented": ("flexible", {"indent": 4}),
 }
 """By name: the whitespace that a spec asks for, and how `json.dumps` writes its
 documents."""

@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -53,14 +54,7 @@ _COLUMNS = (
 Make = Callable[[], Ask]
 
 
-async def measure(
-    url: str,
-    rounds: int,
-    burst: int,
-    streams: int,
-    seed: int,
-    chosen: Sequence[str] = KINDS,
-) -> Json:
+async def measure(url: str, options: Any, seed: int) -> Json:
     """All figures of one server, as JSON."""
     rng = random.Random(seed)
     known = small_schema(rng)
@@ -77,18 +71,19 @@ async def measure(
         "plain": lambda: bombs.ask({"regex": r"(.|\n)*"}, min_tokens=200),
         "slow": slow_row,
     }
-    kinds = {name: kinds[name] for name in chosen}
+    kinds = {name: kinds[name] for name in options.kinds}
     others: list[Outcome] = []
     async with connect(url) as session:
         await one(session, known)
         running = [
-            asyncio.create_task(_stream(session, rng, others)) for _ in range(streams)
+            asyncio.create_task(_stream(session, rng, others))
+            for _ in range(options.streams)
         ]
         await asyncio.sleep(_CALM)
-        firsts = await _turns(session, kinds, rounds)
+        firsts = await _turns(session, kinds, options.rounds)
         bursts = {}
         for kind, make in kinds.items():
-            bursts[kind] = await _burst(session, make, burst, others)
+            bursts[kind] = await _burst(session, make, options.burst, others)
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
@@ -151,8 +146,8 @@ def _gaps(others: list[Outcome], since: float, until: float) -> list[float]:
     ]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, and write."""
+def parsed(arguments: Sequence[str]) -> Any:
+    """The options."""
     parser = Options(__doc__)
     parser.add("--rounds", 60, "single requests a kind")
     parser.add("--burst", 100, "requests of a burst")
@@ -163,7 +158,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add("--model", Launch.model, "default: the demo's")
     parser.add("--device", "cpu", "cpu or cuda")
     parser.out()
-    options = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, and write."""
+    options = parsed(given(arguments))
     launch = Launch(
         model=options.model,
         device=options.device,
@@ -175,16 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         started(launch, Path(folder) / "log") as server,
     ):
         runs = [
-            asyncio.run(
-                measure(
-                    server.url,
-                    options.rounds,
-                    options.burst,
-                    options.streams,
-                    seed,
-                    options.kinds,
-                )
-            )
+            asyncio.run(measure(server.url, options, seed))
             for seed in range(options.repeat)
         ]
     lines = [

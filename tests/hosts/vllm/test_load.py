@@ -6,7 +6,7 @@ import asyncio
 import pytest
 
 from benchmarks.server.asks import MIXED
-from benchmarks.server.first import measure
+from benchmarks.server.first import measure, parsed
 from benchmarks.server.launch import Launch, started
 from benchmarks.server.runs import chaos, invalid, soak
 
@@ -41,7 +41,8 @@ def test_every_answer_under_mixed_load_is_right_and_none_is_lost(loaded_server):
 
 def test_first_tokens_and_bursts_of_new_schemas(loaded_server):
     # more than vLLM's rings between engine and worker hold
-    found = asyncio.run(measure(loaded_server.url, 2, 40, 2, 1))
+    options = parsed(["--rounds", "2", "--burst", "40", "--streams", "2"])
+    found = asyncio.run(measure(loaded_server.url, options, 1))
     assert found["first_token_ms"]["new"]["count"] == 2
     assert {burst["valid"] for burst in found["bursts"].values()} == {40}
 
