@@ -228,7 +228,7 @@ class Specs:
 
     def _remember(self, asked: Asked, admitted: Admitted) -> Admitted:
         if asked.key is not None:
-            size = 2 * ENTRY_BYTES + spec_bytes(admitted.spec, admitted.made)
+            size = 2 * ENTRY_BYTES + spec_bytes(admitted.spec, *(admitted.made or ()))
             with self._lock:
                 self._admitted.put(asked.key, admitted, size)
         return admitted
