@@ -23,8 +23,8 @@ FORMS = json.loads(pathlib.Path(__file__).with_name("thinking.json").read_text()
 SCHEMA = FORMS[0]["response_format"]["json_schema"]["schema"]
 
 
-@pytest.fixture(scope="module")
-def client(tmp_path_factory):
+@pytest.fixture(scope="module", params=["deepseek_r1", "qwen3", "glm45"])
+def client(tmp_path_factory, request):
     """The demo model with a tokenizer that has marks of the reasoning."""
     folder = tmp_path_factory.mktemp("thinking")
     tokenizer = folder / "tokenizer"
@@ -43,7 +43,7 @@ def client(tmp_path_factory):
         sequences=16,
         tokenizer=str(tokenizer),
         plugin={"close_before_length": True, **PATIENT},
-        arguments="--reasoning-parser deepseek_r1",
+        arguments=f"--reasoning-parser {request.param}",
     )
     with started(launch, folder / "log") as running:
         yield openai.OpenAI(base_url=f"{running.url}/v1", api_key="none")
