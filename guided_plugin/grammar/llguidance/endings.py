@@ -126,6 +126,11 @@ class Endings:
         self, matcher: LLGuidanceMatcher, text: bytes = b""
     ) -> tuple[int, ...] | None:
         """The tokens of an ending behind a text, where the matcher is."""
+        rules = self.shortest
+        if rules is not None and rules.whole is not None and not text:
+            whole = self.spelling.spelled(rules.whole)
+            if Moves().proves(matcher, whole):
+                return whole.tokens
         found = self.behind(matcher, self.after(None, text), Moves())
         return None if found is None else found.tokens
 

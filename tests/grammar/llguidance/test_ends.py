@@ -1,5 +1,6 @@
 """What rules tell of ends, judged by jsonschema and by the texts of `re`."""
 
+import itertools
 import json
 import re
 
@@ -11,7 +12,15 @@ from guided_plugin.grammar.llguidance.lark import schema_to_lark
 from guided_plugin.grammar.llguidance.lark.constraints import String
 from guided_plugin.grammar.llguidance.lark.ends import Shortest, forced_run, nesting
 from guided_plugin.grammar.llguidance.lark.expected import Follower
-from guided_plugin.grammar.llguidance.lark.rules import LarkGrammar, RuleSet
+from guided_plugin.grammar.llguidance.lark.rules import (
+    Alternative,
+    LarkGrammar,
+    Reference,
+    Repeated,
+    Rule,
+    RuleSet,
+    Text,
+)
 from guided_plugin.grammar.llguidance.lark.strings import known_of, known_of_string
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.languages import whole
@@ -63,10 +72,61 @@ def _shortest(schema, *, strict):
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("schema", SCHEMAS, ids=json.dumps)
 def test_shortest_outputs_are_valid_and_short(schema, strict):
-    text = _shortest(schema, strict=strict).shortest()
+    text = _shortest(schema, strict=strict).whole
     assert text is not None
     assert oracle(schema)(json.loads(text))
     assert len(text) <= 100
+
+
+def test_rules_may_come_in_any_order():
+    long = Text("a longer text")
+    rules = {
+        "one": Rule([Alternative((long,)), Alternative((Reference("late"),))]),
+        "two": Rule([Alternative((Reference("one"), Reference("one")))]),
+        "more": Rule([Alternative((Repeated((Reference("late"),), 0, None),))]),
+        "late": Rule([Alternative((Text("x"),))]),
+    }
+    for names in itertools.permutations(rules):
+        ordered = {name: rules[name] for name in names}
+        known = Shortest(RuleSet(Reference("two"), ordered, (), frozenset(), False))
+        assert known.whole == b"xx"
+        assert known.choices == [long.text.encode(), b"x"]
+
+
+@pytest.mark.parametrize(
+    "demands",
+    [
+        {"minimum": 3},
+        {"minimum": 97},
+        {"exclusiveMinimum": 99},
+        {"exclusiveMinimum": 9.5, "multipleOf": 4},
+        {"maximum": -20},
+        {"exclusiveMaximum": 0},
+        {"maximum": -9.5, "minimum": -11},
+        {"minimum": 0.25, "maximum": 0.75},
+        {"minimum": -7, "not": {"minimum": 0}},
+        {"minimum": 9, "not": {"enum": [9, 10]}},
+        {"multipleOf": 12, "exclusiveMinimum": 0},
+        {"enum": [200, 17.5, 1000]},
+    ],
+    ids=json.dumps,
+)
+@pytest.mark.parametrize("kind", ["integer", "number"])
+def test_no_number_of_a_range_is_shorter(kind, demands):
+    schema = {"type": kind} | demands
+    judge = oracle(schema)
+    valid = []
+    for size in range(1, 5):
+        for text in map("".join, itertools.product("-.0123456789", repeat=size)):
+            if re.fullmatch(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?", text):
+                valid += [text] * judge(json.loads(text))
+        if valid:
+            break
+    if valid:
+        text = _shortest(schema, strict=True).whole
+        assert text is not None
+        assert judge(json.loads(text))
+        assert len(text) == len(valid[0])
 
 
 @pytest.mark.parametrize("strict", [True, False])

@@ -31,6 +31,7 @@ from guided_plugin.grammar.llguidance.lark.numbers import (
     ONE_SPELLING,
     Spelling,
     TooManyStatesError,
+    known_of_number,
     number_terminal,
 )
 from guided_plugin.grammar.llguidance.lark.patterns import NOTHING
@@ -53,7 +54,7 @@ from guided_plugin.grammar.llguidance.lark.strings import (
     string_terminal,
     value_terminal,
 )
-from guided_plugin.spec.arithmetic import exact, plain
+from guided_plugin.spec.arithmetic import exact
 
 CONTROL = 257
 """A special token of a vocabulary of bytes, in front of a control token's number."""
@@ -67,10 +68,6 @@ PLAIN = 2
 _MOST_AT_ONCE = 7_900
 """Items of a row of llguidance's parser for what an object may begin with, of 8,000
 (see `backend.py`)."""
-
-_NUMBER_REACH = 3
-"""Characters that a number may still need besides the digits of a bound: behind a sign,
-a point or an exponent."""
 
 SIMPLER = "leave one of the keywords out, or use smaller bounds and fewer alternatives"
 
@@ -267,12 +264,11 @@ class Emitter:
                 "list the values in an enum, or take a divisor of at most 1024 and three decimals",
                 lambda divisor: exact(divisor).numerator,
             ) from None
-        texts = ("0",) if number == Number(whole=number.whole) else ()
         # A range without numbers is no constraint; what is left out of one may be all
         # there is.
         return self.grammar.terminal(
             expression,
-            Known(texts, _NUMBER_REACH + _digits_of(number), form="number"),
+            known_of_number(number),
             plain=not (number.multiples or number.no_multiples or number.excluded),
         )
 
@@ -281,10 +277,3 @@ def incomparable(array: Array, why: str, hint: str = SIMPLER) -> UnsupportedSpec
     """An error about the `uniqueItems` of an array, with its place."""
     what = f"uniqueItems can't be enforced: {why}"
     return UnsupportedSpecError(what, where=array.unique, hint=hint)
-
-
-def _digits_of(number: Number) -> int:
-    """The digits of the longest number that a constraint names."""
-    bounds = [bound.value for bound in filter(None, (number.low, number.high))]
-    named = map(plain, [*bounds, *(number.values or ()), *number.multiples])
-    return max(map(len, named), default=0)

@@ -9,8 +9,9 @@ without end, no place has an ending longer than a certain one.
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
 from functools import cached_property
 
 from guided_plugin.grammar.llguidance.lark.expressions import Texts
@@ -48,36 +49,37 @@ class Shortest:
         self.rules = rules
         self._texts: dict[Symbol, tuple[bytes, ...]] = {}
         self._known: dict[str, bytes] = {}
-        self._users = users_of(rules.rules)
-        pending = dict.fromkeys(rules.rules)
+        self._users: defaultdict[str, dict[str, None]] = defaultdict(dict)
+        """The rules that asked for the text of a rule."""
+        self._asking = ""
+        self._chosen: dict[bytes | None, None] = {}
+        pending = dict.fromkeys(reversed(rules.rules))
         while pending:
-            name, _ = pending.popitem()  # most are written before those that they need
-            if self._improves(name):
-                pending |= dict.fromkeys(self._users.get(name, ()))
+            self._asking, _ = pending.popitem()
+            if self._improves(self._asking):
+                pending |= self._users[self._asking]
+        self.whole = self.of_symbol(rules.start)
+        """The shortest output."""
+        choices = filter(None, self._chosen)
+        self.choices = heapq.nlargest(_MOST_CHOICES, choices, len)
+        """The longest texts that one choice may add."""
 
     def _improves(self, name: str) -> bool:
-        """Look at a rule. Whether a shorter text of it was found."""
-        found = None if name == NEVER else self._of_rule(self.rules.rules[name])
+        """Look at a rule. True if a shorter text of it was found."""
+        if name == NEVER:
+            return False
+        rule = self.rules.rules[name]
+        texts = [self.of_symbols(each.symbols) for each in rule.alternatives]
+        if len(texts) > 1:
+            self._chosen |= dict.fromkeys(texts)
+        if rule.needed:
+            texts = [self.of_symbols(rule.needed)]
+        found = min([one for one in texts if one is not None], key=len, default=None)
         known = self._known.get(name)
         if found is None or (known is not None and len(known) <= len(found)):
             return False
         self._known[name] = found
         return True
-
-    def shortest(self) -> bytes | None:
-        """The shortest output."""
-        return self.of_symbol(self.rules.start)
-
-    @cached_property
-    def choices(self) -> list[bytes]:
-        """The longest texts that one choice may add."""
-        found: set[bytes | None] = set()
-        for rule in self.rules.rules.values():
-            for alternative in rule.alternatives:
-                if len(rule.alternatives) > 1:
-                    found.add(self.of_symbols(alternative.symbols))
-                found.update(map(self.of_symbols, _optional(alternative.symbols)))
-        return sorted(filter(None, found), key=len, reverse=True)[:_MOST_CHOICES]
 
     @cached_property
     def reach(self) -> int:
@@ -90,17 +92,18 @@ class Shortest:
         None where rules nest without end."""
         rules = self.rules.rules
         known = dict.fromkeys(rules, b"")
+        users = users_of(rules)
         times = dict.fromkeys(rules, 0)
-        pending = dict.fromkeys(rules)
+        pending = dict.fromkeys(reversed(rules))
         while pending:
-            name, _ = pending.popitem()  # most are written before those that they need
+            name, _ = pending.popitem()
             found = self._end_of_rule(rules[name], known)
             if len(found) > len(known[name]):
                 known[name] = found
                 times[name] += 1
                 if times[name] > _TIMES:
                     return None
-                pending |= dict.fromkeys(self._users.get(name, ()))
+                pending |= dict.fromkeys(users.get(name, ()))
         return self._end_of((self.rules.start,), known)
 
     def _end_of_rule(self, rule: Rule, known: dict[str, bytes]) -> bytes:
@@ -112,7 +115,7 @@ class Shortest:
                 symbols = symbols[:-1]  # without the members behind this one
             found = max(found, self._end_of(symbols, known), key=len)
         if rule.needed:
-            found += self._of_rule(rule) or b""
+            found += self.of_symbols(rule.needed) or b""
         return found
 
     def _end_of(self, symbols: tuple[Symbol, ...], known: dict[str, bytes]) -> bytes:
@@ -136,15 +139,6 @@ class Shortest:
         known = [terminal.known.marks for terminal in self.rules.terminals]
         return "".join(sorted(frozenset().union(*known)))
 
-    def _of_rule(self, rule: Rule) -> bytes | None:
-        """The shortest text of a rule as far as it is known."""
-        symbols = rule.needed or (each.symbols for each in rule.alternatives)
-        texts = [text for text in map(self.of_symbols, symbols) if text is not None]
-        if not rule.needed:
-            return min(texts, key=len, default=None)
-        comma = self.of_symbol(COMMA) or b","
-        return comma.join(texts) if len(texts) == len(rule.needed) else None
-
     def of_symbols(self, symbols: tuple[Symbol, ...]) -> bytes | None:
         """The shortest text of symbols."""
         whole = b""
@@ -162,13 +156,19 @@ class Shortest:
                 rule = self.rules.rules[symbol.rule]
                 if rule.parameter:
                     return self._of_members(rule, parameter)
+            self._users[symbol.rule][self._asking] = None
             return self._known.get(symbol.rule)
         if isinstance(symbol, Repeated):
-            once = self.of_symbols(symbol.symbols) if symbol.low else b""
+            once = self.of_symbols(symbol.symbols)
+            if symbol.high != symbol.low:
+                self._chosen[once] = None
+            if not symbol.low:
+                return b""
             if once is None or len(once) * symbol.low > _MOST_BYTES:
                 return None
             return once * symbol.low
-        return self.texts_of(symbol)[0]
+        found = self._texts.get(symbol) or self.texts_of(symbol)
+        return found[0]
 
     def texts_of(self, symbol: Symbol) -> tuple[bytes, ...]:
         """Short texts of a text, a terminal or a token."""
@@ -223,21 +223,11 @@ def control_text(number: int) -> bytes:
     return b"%c%d;" % (CONTROL_BYTE, number)
 
 
-def _optional(symbols: Iterable[Symbol]) -> Iterator[tuple[Symbol, ...]]:
-    """The parts that may come once more."""
-    for symbol in symbols:
-        if isinstance(symbol, Repeated):
-            if symbol.high != symbol.low:
-                yield symbol.symbols
-            yield from _optional(symbol.symbols)
-
-
 def forced_run(rules: RuleSet) -> float:
     """About the most bytes that may have to follow each other."""
     runs = _Runs(rules)
     try:
-        # Most rules are written before those that they need.
-        for name in reversed(rules.rules):
+        for name in rules.rules:
             runs.of_rule(name)
         runs.of_symbols((rules.start,))
     except RecursionError:

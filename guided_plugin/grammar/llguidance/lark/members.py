@@ -77,9 +77,9 @@ def any_order(
     return Reference(first, "0x0")
 
 
-def _shortest(members: list[Member], fewest: int) -> tuple[tuple[Symbol, ...], ...]:
-    """The members of a shortest text: the required ones and `fewest` others."""
-    parts = [(*each.key, each.value) for each in members if each.required]
-    others = [(*each.key, each.value) for each in members if not each.required]
+def _shortest(members: list[Member], fewest: int) -> tuple[Symbol, ...]:
+    """A shortest text: the required members and `fewest` others."""
+    parts = [(COMMA, *each.key, each.value) for each in members if each.required]
+    others = [(COMMA, *each.key, each.value) for each in members if not each.required]
     more = itertools.islice(itertools.cycle(others), fewest) if others else ()
-    return (*parts, *more)
+    return tuple(itertools.chain(*parts, *more))[1:]

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import islice
 from operator import attrgetter
 
 from guided_plugin.grammar.llguidance.lark.constraints import Bound, Number
@@ -22,6 +23,7 @@ from guided_plugin.grammar.llguidance.lark.expressions import (
     Expression,
     Fragment,
     Group,
+    Known,
     Opposite,
     Regex,
 )
@@ -52,6 +54,12 @@ _MAX_DECIMALS = 3
 _COUNTED_DIGITS = 15
 """Multiples that nothing bounds have at most so many digits before the point."""
 
+_REACH = 3
+"""Characters that a number may still need besides the digits of a bound: behind a sign,
+a point or an exponent."""
+_TRIED = 10
+"""Numbers that are tried, from the one nearest to zero on. Chosen, not measured."""
+
 Naming = Callable[[Expression], str]
 """Gives a name to a part of terminals."""
 
@@ -73,6 +81,30 @@ class Spelling:
 
 class TooManyStatesError(Exception):
     """A `multipleOf` has too many remainders."""
+
+
+def known_of_number(number: Number) -> Known:
+    """Return what is known of the texts of a constraint."""
+    bounds = [bound.value for bound in filter(None, (number.low, number.high))]
+    named = map(plain, [*bounds, *(number.values or ()), *number.multiples])
+    most = _REACH + max(map(len, named), default=0)
+    return Known(_shortest(number), most, form="number")
+
+
+def _shortest(number: Number) -> tuple[str, ...]:
+    """The shortest text of those that are listed, or of the first whole number from
+    zero on; none where the first multiples are not allowed."""
+    if number.values is not None:
+        return (min(map(plain, number.values), key=len),)
+    bound = number.low
+    step = (number.step or Fraction(1)).numerator
+    if number.high is not None and number.high.value <= 0:
+        bound = number.high
+        step = -step
+    first = 0 if bound is None else max(0, math.ceil(exact(bound.value) / step))
+    near = (step * times for times in range(first, first + _TRIED))
+    taken = (str(each) for each in near if number.has(Fraction(each)))
+    return tuple(islice(taken, 1))
 
 
 def number_terminal(number: Number, spelling: Spelling, naming: Naming) -> Expression:

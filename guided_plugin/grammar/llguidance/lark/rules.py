@@ -141,8 +141,9 @@ class Rule:
     others: tuple[Symbol, ...] = ()
     fewest: int = 0
     """They demand so many of these others, each of them once."""
-    needed: tuple[tuple[Symbol, ...], ...] = ()
-    """The parts that conditions demand of its texts, with commas between."""
+    needed: tuple[Symbol, ...] = ()
+    """The symbols of a shortest text, where conditions demand more than one
+    alternative."""
 
     def symbols(self) -> list[Symbol]:
         """The symbols of all alternatives."""
@@ -159,6 +160,8 @@ class RuleSet:
 
     start: Symbol
     rules: dict[str, Rule]
+    """Innermost first: as far as rules are not recursive, each comes behind those that it
+    needs."""
     terminals: tuple[Terminal, ...]
     tokens: frozenset[int]
     """Tokens that rules name by their number."""

@@ -131,20 +131,23 @@ def literal(text: str) -> str:
 def _reachable(
     rules: Mapping[str, Rule], start: Symbol
 ) -> tuple[dict[str, Rule], dict[Symbol, None]]:
-    """The rules that a grammar uses, in the order of their use, and its texts and
-    terminals."""
+    """The rules that a grammar uses, innermost first, and its texts and terminals."""
     used: dict[str, Rule] = {}
+    seen: set[str] = set()
     symbols: dict[Symbol, None] = {}
-    pending = [start]
+    pending: list[Symbol | str] = [start]
     while pending:
         symbol = pending.pop()
-        if isinstance(symbol, Repeated):
+        if isinstance(symbol, str):  # all that the rule needs was looked at
+            used[symbol] = rules[symbol]
+        elif isinstance(symbol, Repeated):
             pending += symbol.symbols
         elif not isinstance(symbol, Reference):
             symbols[symbol] = None
-        elif symbol.rule not in used:
-            rule = used[symbol.rule] = rules[symbol.rule]
-            for alternative in rule.alternatives:
+        elif symbol.rule not in seen:
+            seen.add(symbol.rule)
+            pending.append(symbol.rule)
+            for alternative in rules[symbol.rule].alternatives:
                 pending += alternative.symbols
     return used, symbols
 
