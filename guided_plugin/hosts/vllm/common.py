@@ -202,7 +202,7 @@ class EngineSpec(NamedTuple):
     room: int | None
     salt: str | None
     made: Sequence[Any] | None = None
-    """What the frontend made of the spec (`Prepared.sent`). It goes no further than the
+    """All that the frontend made of the spec (`Prepared.sent`). It goes no further than the
     scheduler."""
     quick: bool = False
     """True if the engine loads it within a forward pass."""
