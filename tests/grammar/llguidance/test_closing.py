@@ -79,6 +79,7 @@ SCHEMAS = json.loads(r"""[
     {"type": "array", "items": {"enum": ["a", "b", "cc"]}, "uniqueItems": true,
         "minItems": 2},
     {"type": "string", "pattern": "T[0-9]{2}", "minLength": 7},
+    {"type": "string", "pattern": "c{260}"},
     {"type": "string", "format": "date-time"},
     {"anyOf": [{"const": "a longer text"}, {"type": "array", "minItems": 9}]},
     {"not": {"type": ["string", "number", "null", "boolean"]}},
@@ -99,6 +100,7 @@ REGEXES = [
     # a character that ends a text, and needs room
     "[^Q]*(Q[^Q]{30})?",
     "([^é]|é[a-z]{30}é)*",
+    "[abc]*c{260}",
 ]
 GRAMMARS = [
     'start: "(" (start | WORD)* ")"\nWORD: /[a-z]+/',

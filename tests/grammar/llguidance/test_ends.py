@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import tracemalloc
 
 import pytest
 from oracle import oracle
@@ -167,6 +168,30 @@ def test_reach_bounds_what_a_text_may_still_need(pattern, most):
     known = known_of(whole(pattern))
     assert known.most == most
     assert all(re.fullmatch(pattern, text) for text in known.texts)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "size"),
+    [
+        ("c{260}", 260),
+        ("[a-z]{300}[0-9]{3,}", 303),
+        ("((ab){20}){30}x?", 1200),
+        ("(bcd|a){900}(xyz|vw)", 902),
+    ],
+)
+def test_long_texts_of_counted_parts_are_known(pattern, size):
+    texts = known_of(whole(pattern)).texts
+    assert len(texts[0]) == size
+    assert all(re.fullmatch(pattern, text) for text in texts)
+
+
+@pytest.mark.parametrize("times", [10, 600])
+def test_no_pattern_fills_the_memory_with_its_texts(times):
+    parts = "(a{9000}|b{9000}|c{9000})" * times
+    tracemalloc.start()
+    assert len(known_of(whole(parts)).texts[0]) == 8_000
+    assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

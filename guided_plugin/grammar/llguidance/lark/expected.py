@@ -229,17 +229,17 @@ class Follower:
 
     def _rests(self, symbol: Symbol, begun: bytes) -> Iterator[bytes]:
         """Yield the possible rests of a symbol's text: of a terminal that is no list of
-        texts, an end of its short ones. None has fewer characters than is left of the
-        shortest one behind as many as were written."""
-        listed = not isinstance(symbol, Terminal) or isinstance(
-            symbol.expression, Texts
-        )
+        texts, each of its short ones or an end of it. No end has fewer characters than
+        is left of the shortest one behind as many as were written."""
         spaced = begun[_behind_space(begun, 0) :]
         for each in self.shortest.texts_of(symbol):
             for own in (begun, spaced):
                 if each.startswith(own):
                     yield each[len(own) :]
-            if not listed:
+            if isinstance(symbol, Terminal) and not isinstance(
+                symbol.expression, Texts
+            ):
+                yield each[symbol.known.form == "string" :]
                 last = min(len(_CHARACTER.findall(spaced)), len(each) - 1)
                 for start in range(max(0, last - _LONGEST_REST), last + 1):
                     yield each[start:]

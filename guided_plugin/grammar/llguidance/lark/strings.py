@@ -8,7 +8,8 @@ part.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from json.encoder import encode_basestring
 from operator import attrgetter
 
@@ -57,8 +58,9 @@ _USUAL = b"a0A "
 """Characters that texts have where they may."""
 _QUOTES = 2
 _SEVERAL = 2
-_LONGEST = 256
-"""Characters of a text; one that is cut is no text, and no ending is found with it."""
+_LONGEST = 8_000
+"""Characters of a text, as many as an ending has that is told (`expected`); one that is
+cut is no text, and no ending is found with it."""
 _WAYS = 8
 """Texts of one expression, the shortest. Chosen, not measured."""
 _BEYOND = 128
@@ -245,17 +247,22 @@ def _texts(node: Node, missing: int = 0) -> list[str]:
         case Characters():
             found = [_character(node)]
         case Sequence(parts):
-            found = _texts_in_order([_texts(part, missing) for part in parts])
+            known = [_texts(part, missing) for part in parts]
+            found = list(islice(_texts_in_order(known), _WAYS))
         case Alternation(options):
             for option in options:
                 found += _texts(option, missing)
             found = sorted(found[1:], key=len) or found
         case Repeat(part, low, high):
-            once = _texts(part)
-            found = once if low == 1 else [once[0] * min(low, _LONGEST)]
+            found = _texts(part)
+            once = found[0]
+            size = max(len(once), 1)
+            least = min(low, _LONGEST // size + 1)
+            if low != 1:
+                found = [once * least]
             if missing and high is None:
-                more = -(-missing // max(len(once[0]), 1))
-                found = [*found, once[0] * (low + more)]
+                more = -(-missing // size)
+                found = [*found, once * (least + more)]
         case Both(parts):
             for part in _taken(parts)[:1]:
                 found = _texts(part, missing)
@@ -263,15 +270,13 @@ def _texts(node: Node, missing: int = 0) -> list[str]:
     return list(dict.fromkeys(cut))[:_WAYS]
 
 
-def _texts_in_order(known: list[list[str]]) -> list[str]:
+def _texts_in_order(known: list[list[str]]) -> Iterator[str]:
     """Texts of a sequence: the first of each part, or another one in one place."""
     usual = [texts[0] for texts in known]
-    found = ["".join(usual)]
+    yield "".join(usual)
     for place, texts in enumerate(known):
-        before = "".join(usual[:place])
-        behind = "".join(usual[place + 1 :])
-        found += [before + other + behind for other in texts[1:]]
-    return found
+        for other in texts[1:]:
+            yield "".join([*usual[:place], other, *usual[place + 1 :]])
 
 
 def _marks(node: Node) -> set[str]:
