@@ -166,7 +166,10 @@ def _job(raw: Raw) -> Iterator[Row]:
     for engine, name in _ENGINES.items():
         own = {one["way"]: one for one in _all(raw["figures"], engine=engine)}
         if own:
-            seconds = _between(own["new"]["seconds"], own["new"]["all_seconds"], 2)
+            seconds = {
+                way: _between(one["seconds"], one["all_seconds"], 2)
+                for way, one in own.items()
+            }
             by = {
                 way: _between(one["ratio"], one["all_ratios"])
                 for way, one in own.items()
@@ -178,14 +181,14 @@ def _job(raw: Raw) -> Iterator[Row]:
             )
     columns = {
         "structured output": "{name}",
-        "unguided, s": "{unguided[seconds]:.2f}",
-        "new schemas, s": "{seconds}",
+        "unguided, s": "{seconds[unguided]}",
+        "new schemas, s": "{seconds[new]}",
         "by unguided": "{by[new]}",
         "with `close_before_length`": "{by[closed]}",
         "known ones, by unguided": "{by[known]}",
         "step unguided, median / p99, ms": "{unguided[step_ms][0]:.1f} / {unguided[step_ms][1]:.1f}",
         "step with new schemas": "{new[step_ms][0]:.1f} / {new[step_ms][1]:.1f}",
-        f"valid of {raw['requests']}": "{new[valid]}",
+        "valid": f"{{new[valid]}} of {raw['requests']}",
         "right": "{right}",
     }
     return _lines(found, columns)
@@ -453,7 +456,12 @@ TABLES = {
         _STEPS,
         more=("2026-11-30-vllm-8b-256-h200",),
     ),
-    "job": Table("2026-11-30-job-h200", _job, _PAIRS),
+    "job": Table(
+        "2026-11-30-job-b-h200",
+        _job,
+        _PAIRS,
+        more=("2026-11-30-job-own-b-h200", "2026-11-30-job-h200"),
+    ),
     "gpus-and-models": Table(
         "2026-11-26-vllm-8b-tp2-b-h100",
         _steps,
@@ -478,7 +486,12 @@ TABLES = {
         more=("2026-11-30-replay-new-h200",),
     ),
     "limits": Table("2026-11-30-answers-limits-h200", _answers),
-    "near-end": Table("2026-11-30-near-end-b-h200", _near_end, _MEDIANS),
+    "near-end": Table(
+        "2026-11-30-near-end-b-h200",
+        _near_end,
+        _MEDIANS,
+        more=("2026-11-30-near-end-c-h200",),
+    ),
     "closing": Table("2026-11-30-closing-b-cpu", _closing, _COUNTED),
     "attacks": Table("2026-11-23-attacks-cpu", _attacks),
     # docs/security.md
