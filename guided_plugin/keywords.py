@@ -155,8 +155,8 @@ REFUSED = {
     "$dynamicRef": "write `$ref`",
     "$recursiveRef": "write `$ref`",
 }
-"""Assertions that no backend enforces, with what to write in their place. Of 9,557 real
-schemas two have one."""
+"""Assertions that no backend enforces, with what to write in their place. Two of 9,557
+real schemas have one."""
 
 # Keywords that say nothing without another one.
 _NEEDS = {

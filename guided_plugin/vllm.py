@@ -71,7 +71,7 @@ class GuidedLogitsProcessor(V1LogitsProcessor, V2LogitsProcessor):
         """V1: before each forward pass."""
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
-        """V2: a request enters the batch. Whether it is guided."""
+        """V2: a request enters the batch. Returns whether it is guided."""
         return False
 
     def apply_staged_writes(self) -> None:

@@ -81,7 +81,7 @@ Loaded = tuple[Place, "OutputSpec | GuidedError"]
 def load_specs(path: Path) -> list[Loaded]:
     """The specs of a file: one of a JSON Schema, of any form `OutputSpec.parse` takes,
     of a request's body and of a grammar (.ebnf, .gbnf, .lark); one of each tool of a
-    list or a body. Of what is malformed there is each error, with its place."""
+    list or a body. Each error of what is malformed comes with its place."""
     from guided_plugin.diagnose.refusals import refusals
     from guided_plugin.diagnose.tools import Tool, tools_of
     from guided_plugin.spec import OutputSpec

@@ -220,8 +220,8 @@ class ForcedTokens:
 
 
 def ids_of(vocabulary: Vocabulary) -> dict[bytes, int]:
-    """The token of each text. Of a single byte it is the last: SentencePiece has those
-    of bytes that are no character first."""
+    """The token of each text. A single byte has the last of its tokens: SentencePiece
+    lists the tokens of bytes that are no character first."""
     ids: dict[bytes, int] = {}
     for token, text in enumerate(vocabulary.text_tokens):
         if text and (len(text) == 1 or text not in ids):

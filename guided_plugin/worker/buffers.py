@@ -2,7 +2,7 @@
 down.
 
 The classes here work on the CPU: the host itself waits for a mask and raises the flag
-of its tokens. Those of `device` override all of it.
+of its tokens. The classes of `device` override all of it.
 """
 
 from __future__ import annotations

@@ -171,7 +171,10 @@ class Closing:
         if free:
             tried = row & ~plain[max(plain)]
             spared = self._spared(matcher, ending, most, moves)
-        others = [one for one in spelling.short_in(tried) if one not in needed]
+        others: list[int] = []
+        # What stands in place of several characters is no character.
+        if len(ending) <= most or ending.sizes[ending.start : ending.start + 1] == [1]:
+            others = [one for one in spelling.short_in(tried) if one not in needed]
         for token in others[:_TRIED]:
             many = self._needed_behind(matcher, token, ending, most, moves)
             if many is not None:

@@ -206,7 +206,7 @@ class Guide:
         ]
 
     def close(self) -> None:
-        """End the worker processes. Those of running calls end with them."""
+        """End the worker processes, also those of running calls."""
         self._pool.close()
 
     def __enter__(self) -> Guide:

@@ -2,8 +2,8 @@
 does, and shows its drafts to the runner of this package. Imports vLLM lazily.
 
 A step has drafts by two rules. The scheduler places them in batches of at most
-`jump_rows` requests, by vLLM's own list, while guided requests are there. Of the places
-`DraftBudget` verifies as many as pay by the times of forward passes that vLLM measures
+`jump_rows` requests, by vLLM's own list, while guided requests are there.
+`DraftBudget` verifies as many of the places as pay by the times of forward passes that vLLM measures
 at start. `jump_rows` can't follow from these: large batches are bound by vLLM's thread,
 which has more to do for a step with drafts, and vLLM measures no time of it; and it
 captures its CUDA graphs by the list before it measures.
@@ -40,7 +40,7 @@ RUNNER = "_guided_runner"
 them."""
 
 _LATELY = 64
-"""Steps of which it is known how many drafts rows had. Of real documents at 1 to 256
+"""Steps of which it is known how many drafts rows had. With real documents at 1 to 256
 rows a token took 0.2 to 3.3% longer than if it were known beforehand; as vLLM guesses,
 3 to 26% (simulated, 2026-11-27)."""
 
@@ -182,8 +182,8 @@ class DraftBudget:
         self.reallocate_drafts([], self._upload([]))  # compiles it
 
     def record_confidences(self, confidences: Tensor, batch: Any) -> None:
-        """Record the confidences of a step's drafts, by index. Those of the last step
-        are on the host then."""
+        """Record the confidences of a step's drafts, by index. The last step's are on
+        the host then."""
         manager = self._manager
         written = manager._stale_idx
         manager._stale_idx = 1 - manager._stale_idx

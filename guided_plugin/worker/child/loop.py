@@ -220,7 +220,7 @@ class _OverdueWatch:
 
     def check(self, *, idle: bool) -> bool:
         """Raise WorkerRetires if a call costs too much, or if no request would notice.
-        Whether it looked."""
+        Returns whether it looked."""
         now = time.monotonic()
         if now < self._next:
             return False

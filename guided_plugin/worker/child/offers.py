@@ -95,7 +95,7 @@ class Offers:
 
     def learn(self) -> bool:
         """Look at a place that there was no time for, for those that come there later,
-        or read an output. Whether there was one left."""
+        or read an output. Returns whether there was one left."""
         requests = self._table.requests
         if self._lookups:
             slot = self._lookups.pop()

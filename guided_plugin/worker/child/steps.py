@@ -42,7 +42,7 @@ class PlainSteps:
         """When the newest tokens were seen."""
 
     def accept(self) -> bool:
-        """Move the grammars past the tokens that landed since. Whether there were
+        """Move the grammars past the tokens that landed since. Returns whether there were
         any."""
         rings = self._rings
         worked = False
@@ -64,7 +64,7 @@ class PlainSteps:
 
     def fill(self) -> bool:
         """Fill the masks of the next plan, once the tokens before it are accepted.
-        Whether that was done."""
+        Returns whether that was done."""
         rings = self._rings
         if rings.planned <= rings.filled:
             return False
@@ -84,12 +84,12 @@ class PlainSteps:
         return True
 
     def learn(self) -> bool:
-        """There is nothing else to do: learn from what came, for a while. Whether there
+        """There is nothing else to do: learn from what came, for a while. Returns whether there
         was anything left."""
         return False
 
     def _see(self, plan: Plan, blocks: list[list[int]]) -> None:
-        """The tokens of a step are there. Those of rows that take them in here leave
+        """The tokens of a step are there. Rows that take theirs in here take them out of
         the blocks."""
 
     def _needs(self, plan: Plan) -> int:

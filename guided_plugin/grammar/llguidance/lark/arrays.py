@@ -153,7 +153,7 @@ def _distinct(emitter: Emitter, constraint: Array) -> Symbol:
 
 def _count(constraint: Constraint, most: int) -> int:
     """Return a lower bound, up to `most`, on the number of values that satisfy a
-    constraint of scalars. Those of patterns and formats are not counted."""
+    constraint of scalars. Values of patterns and formats are not counted."""
     match constraint:
         case Null():
             return 1

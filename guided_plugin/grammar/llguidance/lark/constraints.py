@@ -72,7 +72,7 @@ class Number:
     """Numbers; integers are numbers without a fraction."""
 
     whole: bool = False
-    """Only integers. Those that are none are no multiples of 1."""
+    """Only integers. Other numbers are no multiples of 1."""
     low: Bound | None = None
     high: Bound | None = None
     multiples: frozenset[Value] = frozenset()

@@ -262,8 +262,8 @@ def _above(value: Value, exclusive: bool) -> str:
 
 
 def _multiples(divisor: Fraction, digits: int, naming: Naming) -> Expression:
-    """The multiples of a number. Those of a power of ten are told by where the digits
-    end.
+    """The multiples of a number. Multiples of a power of ten are told by where the
+    digits end.
 
     `digits`: the most before the point, where multiples are counted.
     """

@@ -120,8 +120,8 @@ def excluding(texts: Iterable[str]) -> list[Expression]:
 
 
 def empty_terminal(expression: Expression) -> bool:
-    """True if an expression takes no text. Of an intersection of any string with a few
-    left out there are always others."""
+    """True if an expression takes no text. If a few strings are left out of all, there
+    are always others."""
     if not may_be_empty(expression):
         return False
     parts: tuple[Expression, ...] = (expression,)
