@@ -215,7 +215,7 @@ class Endings:
             return
         if token is not None:
             place = self.follower.after(place, spelling.text(token))
-        for rest, tail in self.follower.endings(place)[:most]:
-            ending = spelling.spelled(rest, spelling.remembered(tail))
+        for text, start in self.follower.endings(place)[:most]:
+            ending = spelling.remembered(text).at(start)
             if len(ending) < NEVER:
                 yield ending

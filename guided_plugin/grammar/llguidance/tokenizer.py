@@ -136,15 +136,16 @@ class Spelled:
         """Return the part behind a text, if that comes first."""
         if not self.text.startswith(text, self.start):
             return None
-        return self._from(self.start + len(text)) if text else self
+        return self.at(self.start + len(text)) if text else self
 
     @cached_property
     def behind_first(self) -> Spelled:
         """Return the part behind the first token, if there is one."""
         size = self.sizes[self.start] if self.start < len(self.text) else 0
-        return self._from(self.start + size)
+        return self.at(self.start + size)
 
-    def _from(self, start: int) -> Spelled:
+    def at(self, start: int) -> Spelled:
+        """Return the same text from another place in it on."""
         return Spelled(
             self.ids,
             self.text,
@@ -172,7 +173,8 @@ class Spelling:
         ascii_ones = (one for byte, one in self.single.items() if byte < 128)
         self._short = _ids((*sorted(controls), *ascii_ones))
         self.remembered = remembered(_spelled_bytes)(self.spelled)
-        """`spelled`, remembered for texts that follow many others."""
+        """`spelled`, remembered: many outputs end with one text, each from another place
+        in it on."""
         self._plain = self._plain_masks(b"")
 
     @cached_property

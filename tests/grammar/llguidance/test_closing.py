@@ -230,6 +230,19 @@ def test_the_same_tokens_have_the_same_masks(compiler, spec):
         other.accept((0, 1), [token, moved])
 
 
+def test_what_must_follow_is_spelled_once_however_often_it_is_looked_at(compiler):
+    """Else an output of a long text takes tens of milliseconds of each step."""
+    spec = OutputSpec.json_schema({"type": "string", "minLength": 500})
+    table = table_of(compiler, spec, compiler.compile(spec).admission().least + 3)
+    remembered = table.requests[0].closing.endings.spelling.remembered
+    before = remembered.cache_info().misses
+    for _ in range(30):
+        assert mask_of(table)
+        table.accept((0,), [TOKENS.index(b"x" if table.tokens(0) else b'"')])
+    assert remembered.cache_info().misses - before < 5
+    assert remembered.cache_info().hits > 20
+
+
 @pytest.mark.parametrize("trigger", ["```", "[TOOL", "<f="])
 def test_a_call_is_not_opened_where_it_could_not_be_closed(compiler, trigger):
     tag = json.loads(json.dumps(TAG).replace("<f=", trigger))

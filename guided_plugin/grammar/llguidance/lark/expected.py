@@ -95,16 +95,17 @@ class Follower:
             starts.setdefault(start, []).append(expected)
         return self._place(place.text + text, starts)
 
-    def endings(self, place: Place) -> list[tuple[bytes, bytes]]:
-        """Texts with which the output may end, the shortest first: what is left of what
-        is open, and what must come behind that."""
-        texts: dict[tuple[bytes, bytes], int] = {}
-        for expected, start in place.open:
+    def endings(self, place: Place) -> list[tuple[bytes, int]]:
+        """Texts with which the output may end, the shortest first: each is a text from
+        a place on, with what is left of what is open, and what must come behind
+        that."""
+        found: dict[bytes, tuple[bytes, int]] = {}
+        for expected, begin in place.open:
             tail = None if expected is None else self._tail(expected.behind)
             if expected is not None and tail is not None:
-                for rest in self._rests(expected.symbol, place.text[start:]):
-                    texts[rest, tail] = len(rest) + len(tail)
-        return sorted(texts, key=texts.__getitem__)
+                for text, start in self._rests(expected.symbol, place.text[begin:]):
+                    found.setdefault(text[start:] + tail, (text + tail, start))
+        return [found[ending] for ending in sorted(found, key=len)]
 
     def _place(self, text: bytes, starts: dict[int, list[Expected | None]]) -> Place:
         """Follow a text from the places in it where lists begin."""
@@ -227,22 +228,23 @@ class Follower:
                     goes_on = True
         return ends, goes_on
 
-    def _rests(self, symbol: Symbol, begun: bytes) -> Iterator[bytes]:
-        """Yield the possible rests of a symbol's text: of a terminal that is no list of
-        texts, each of its short ones or an end of it. No end has fewer characters than
-        is left of the shortest one behind as many as were written."""
+    def _rests(self, symbol: Symbol, begun: bytes) -> Iterator[tuple[bytes, int]]:
+        """Yield the possible rests of a symbol's text, as a text and where they begin:
+        of a terminal that is no list of texts, each of its short ones or an end of it.
+        No end has fewer characters than is left of the shortest one behind as many as
+        were written."""
         spaced = begun[_behind_space(begun, 0) :]
         for each in self.shortest.texts_of(symbol):
             for own in (begun, spaced):
                 if each.startswith(own):
-                    yield each[len(own) :]
+                    yield each, len(own)
             if isinstance(symbol, Terminal) and not isinstance(
                 symbol.expression, Texts
             ):
-                yield each[symbol.known.form == "string" :]
+                yield each, int(symbol.known.form == "string")
                 last = min(len(_CHARACTER.findall(spaced)), len(each) - 1)
                 for start in range(max(0, last - _LONGEST_REST), last + 1):
-                    yield each[start:]
+                    yield each, start
 
     def _tail(self, expected: Expected | None) -> bytes | None:
         """The shortest text of a whole list, unless that is too long."""
