@@ -8,7 +8,7 @@ A page says where a table stands, and everything between these two lines is gene
     <!-- table NAME -->
     <!-- end -->
 
-In README.md and docs/performance.md, a number in the text must stand in a table of that
+In README.md, performance.md and figures.md, a number in the text must stand in a table of that
 page. These are no figures: what is code or part of a link or a fenced block, versions
 right behind a name of `_NAMED` (vLLM 0.31 to 0.33), a size that is written with its unit
 in one word (8B), whole numbers up to ten, and paragraphs that say "raw file not kept".
@@ -29,7 +29,7 @@ from tables import TABLES, Row
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-CHECKED = ("README.md", "docs/performance.md")
+CHECKED = ("README.md", "docs/performance.md", "docs/figures.md")
 NOT_KEPT = "raw file not kept"
 STALE = "a table is not what its raw file says: run python scripts/figures.py --write"
 PLACE = re.compile(r"<!-- table ([\w-]+) -->\n.*?<!-- end -->\n", re.DOTALL)
