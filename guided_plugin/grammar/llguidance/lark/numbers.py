@@ -88,7 +88,10 @@ def known_of_number(number: Number) -> Known:
     bounds = [bound.value for bound in filter(None, (number.low, number.high))]
     named = map(plain, [*bounds, *(number.values or ()), *number.multiples])
     most = _REACH + max(map(len, named), default=0)
-    return Known(_shortest(number), most, form="number")
+    texts: tuple[str, ...] = ("0",)
+    if bounds or number.values or number.no_multiples or number.excluded:
+        texts = _shortest(number)
+    return Known(texts, most, form="number")
 
 
 def _shortest(number: Number) -> tuple[str, ...]:
