@@ -1,4 +1,4 @@
-"""Threads that run compiles in the background. Depends on ipc and the guard of native code.
+"""Threads that run compiles in the background. Depends on ipc and grammar/native.
 
 They mostly wait for helper processes, so there may be many. They are daemons, because a
 compile must not keep a program from ending.

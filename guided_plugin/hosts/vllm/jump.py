@@ -2,8 +2,8 @@
 does, and shows its drafts to the runner of this package. Imports vLLM lazily.
 
 A step has drafts by two rules. The scheduler places them in batches of at most
-`jump_rows` requests, by vLLM's own list, while guided requests are there.
-`DraftBudget` verifies as many of the places as pay by the times of forward passes that vLLM measures
+`jump_rows` requests, by vLLM's own list, while guided requests are there. `DraftBudget`
+verifies as many of the places as pay by the times of forward passes that vLLM measures
 at start. `jump_rows` can't follow from these: large batches are bound by vLLM's thread,
 which has more to do for a step with drafts, and vLLM measures no time of it; and it
 captures its CUDA graphs by the list before it measures.

@@ -42,8 +42,8 @@ class PlainSteps:
         """When the newest tokens were seen."""
 
     def accept(self) -> bool:
-        """Move the grammars past the tokens that landed since. Returns whether there were
-        any."""
+        """Move the grammars past the tokens that landed since. Returns whether there
+        were any."""
         rings = self._rings
         worked = False
         for step in self._sampled_steps():
@@ -84,13 +84,13 @@ class PlainSteps:
         return True
 
     def learn(self) -> bool:
-        """There is nothing else to do: learn from what came, for a while. Returns whether there
-        was anything left."""
+        """There is nothing else to do: learn from what came, for a while. Returns
+        whether there was anything left."""
         return False
 
     def _see(self, plan: Plan, blocks: list[list[int]]) -> None:
-        """The tokens of a step are there. Rows that take theirs in here take them out of
-        the blocks."""
+        """The tokens of a step are there. Rows that take theirs in here take them out
+        of the blocks."""
 
     def _needs(self, plan: Plan) -> int:
         """The step whose tokens must be accepted before the masks of a plan are

@@ -66,8 +66,9 @@ def seconds_to_read(text):
 READING = min(seconds_to_read(TAG_TEXT) for _ in range(5))
 LONGEST = max(0.05, 12 * READING) * (1 if sys.gettrace() is None else 2)
 """Seconds: little more than the server of vLLM takes to read the body of such a request
-in any case. `json` takes 4 ms for that text on a processor of 2.6 GHz, and four times as
-long where others use the processor too; twice as many where lines are counted."""
+in any case. More than 50 ms only on slow machines, where `json` takes over 4 ms for that
+text (one took 9 to 20, and ran all Python four times as slowly as the usual one); twice
+as many where lines are counted."""
 
 KINDS = {
     "tiny": {"json": TINY},

@@ -20,8 +20,8 @@ from vllm_support import config, params_of, runner_config, runner_params, told
 
 import guided_plugin as gp
 from guided_plugin.compiling import background
+from guided_plugin.hosts.vllm import admission, health
 from guided_plugin.hosts.vllm import engine as vllm_engine
-from guided_plugin.hosts.vllm import health
 from guided_plugin.hosts.vllm.admission import Gate
 from guided_plugin.hosts.vllm.common import GUIDED
 from guided_plugin.hosts.vllm.names import Name
@@ -38,7 +38,7 @@ def test_a_gate_that_is_ready_has_made_all_but_the_helper_that_a_spec_needs(
     gate = Gate(config({"compile_processes": 1, "threads": 2, "take_over": True}))
     gate._warm()
     calls = []
-    monkeypatch.setattr(background, "in_background", lambda *args: calls.append(args))
+    monkeypatch.setattr(admission, "in_background", lambda *args: calls.append(args))
     for form in FORMS:
         assert gate.admit(params_of(form)).extra_args[GUIDED].backend
     assert gate.specs.compiler.template.pid is not None
