@@ -449,18 +449,13 @@ def _drip(raw: Raw) -> Iterator[Row]:
 
 TABLES = {
     # README.md and docs/performance.md
-    "steps": Table("2026-11-30-vllm-8b-h200", _steps_in_short, _SHORT),
-    "known-schemas": Table(
-        "2026-11-30-vllm-8b-h200",
-        _steps,
-        _STEPS,
-        more=("2026-11-30-vllm-8b-256-h200",),
-    ),
+    "steps": Table("2026-12-01-vllm-8b-h200", _steps_in_short, _SHORT),
+    "known-schemas": Table("2026-12-01-vllm-8b-h200", _steps, _STEPS),
     "job": Table(
-        "2026-11-30-job-b-h200",
+        "2026-12-01-job-h200",
         _job,
         _PAIRS,
-        more=("2026-11-30-job-own-b-h200", "2026-11-30-job-h200"),
+        more=("2026-11-30-job-b-h200", "2026-11-30-job-own-b-h200"),
     ),
     "gpus-and-models": Table(
         "2026-11-26-vllm-8b-tp2-b-h100",
@@ -480,14 +475,14 @@ TABLES = {
     "first-tokens": Table("2026-11-30-first-b-cpu", _first, _RUNS),
     "generate": Table("2026-11-22-transformers-h200-b", _generate, _MEDIANS),
     "new-drafts": Table(
-        "2026-11-30-replay-new-8b-h200",
+        "2026-12-01-replay-new-8b-h200",
         _replayed,
         _PAIRS,
         more=("2026-11-30-replay-new-h200",),
     ),
-    "limits": Table("2026-11-30-answers-limits-h200", _answers),
+    "limits": Table("2026-12-01-answers-limits-h200", _answers),
     "near-end": Table(
-        "2026-11-30-near-end-b-h200",
+        "2026-12-01-near-end-h200",
         _near_end,
         _MEDIANS,
         more=("2026-11-30-near-end-c-h200",),
