@@ -67,10 +67,6 @@ class LiveRequest:
     def __post_init__(self) -> None:
         self.state = RequestState(self.spec.start_after or (), self.stop_token_ids)
 
-    def counted(self) -> tuple[int, ...]:
-        """The tokens its grammar accepted: up to a stop token, up to its failure."""
-        return tuple(self.state.tokens)
-
 
 @dataclass(frozen=True, slots=True)
 class Remove:

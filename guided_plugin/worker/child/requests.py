@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 import time
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 
 from guided_plugin.compiling.background import Background
@@ -24,16 +23,6 @@ from guided_plugin.worker.words import Counter
 _QUICK_THREADS = max(2, min(4, processors.count() // 4))
 """Threads for specs that take milliseconds, half of that in native code. Others, which
 wait for helper processes or take long to load, have threads of their own."""
-
-
-@dataclass(slots=True, eq=False)
-class _Starting:
-    """A request whose grammar is being compiled."""
-
-    request: LiveRequest
-    grammar: Future[Grammar]
-    wanted_since: float | None = None
-    """When a plan first named it."""
 
 
 class WorkerRequests:
@@ -61,18 +50,22 @@ class WorkerRequests:
         self._rings = rings
         self._patience = config.worker_grammar_ms / 1e3
         self.stop_token_ids = compiler.vocabulary.stop_token_ids
-        self._serials: dict[int, int] = {}
-        self.starting: dict[int, _Starting] = {}
-        """By slot."""
+        self._told: dict[int, LiveRequest] = {}
+        """All requests, by slot, as the engine told them."""
+        self.starting: dict[int, Future[Grammar]] = {}
+        """By slot, the grammars that are being compiled."""
+        self._wanted_since: dict[int, float] = {}
+        """By slot, when a plan first named a request whose grammar was not there."""
 
     def __len__(self) -> int:
-        return len(self._serials)
+        return len(self._told)
 
     def add(self, message: LiveRequest) -> None:
         """A request took a slot."""
-        self._serials[message.slot] = message.serial
+        self._told[message.slot] = message
         if message.error is None:
-            self.starting[message.slot] = _Starting(message, self._grammar(message))
+            self.starting[message.slot] = self._grammar(message)
+            message.prepared = None  # the compiler keeps it
         else:
             self._fail(message, message.error)
 
@@ -80,20 +73,19 @@ class WorkerRequests:
         """A slot is free."""
         if self.starting.pop(slot, None) is None:
             self.table.remove(slot)
-        del self._serials[slot]
+        self._wanted_since.pop(slot, None)
+        del self._told[slot]
         self._rings.vacate(slot)
 
     def start_compiled(self) -> bool:
         """Start the requests whose grammars are there."""
-        done = [
-            slot for slot, starting in self.starting.items() if starting.grammar.done()
-        ]
+        done = [slot for slot, grammar in self.starting.items() if grammar.done()]
         for slot in done:
-            starting = self.starting.pop(slot)
-            request = starting.request
+            request = self._told[slot]
+            compiled = self.starting.pop(slot)
             with self._rings.blame_scope(slot):
                 try:
-                    grammar = starting.grammar.result()
+                    grammar = compiled.result()
                     backend = self._compiler.backend(grammar.backend)
                     self.table.add(
                         slot,
@@ -101,7 +93,7 @@ class WorkerRequests:
                         request.spec,
                         grammar,
                         backend,
-                        request.counted(),
+                        request.state.tokens,
                     )
                 except Exception as error:
                     self._fail(request, as_guided_error(error))
@@ -115,18 +107,16 @@ class WorkerRequests:
             return True
         now = time.monotonic()
         waiting = False
-        for starting in filter(None, map(self.starting.get, slots)):
-            if starting.wanted_since is None:
-                starting.wanted_since = now
-            if now - starting.wanted_since < self._patience:
+        for slot in filter(self.starting.__contains__, slots):
+            if now - self._wanted_since.setdefault(slot, now) < self._patience:
                 waiting = True
                 continue
-            del self.starting[starting.request.slot]
+            del self.starting[slot]
             error = RequestError(
                 f"its grammar was not ready {self._patience:g} s after it was needed",
                 hint="add the request when its spec has compiled, or raise worker_grammar_ms",
             )
-            self._fail(starting.request, error)
+            self._fail(self._told[slot], error)
         return not waiting
 
     def compile(self, message: Compile) -> None:
@@ -150,13 +140,13 @@ class WorkerRequests:
         """Tell the engine which requests failed, and which may be cut."""
         self.publish_failures()
         for slot, why in self.table.unprotected.items():
-            self._channel.send(Outcome(self._serials[slot], why))
+            self._channel.send(Outcome(self._told[slot].serial, why))
         self.table.unprotected = {}
         failures = self.table.failures
         self.table.failures = []
         for slot, error in failures:
             self._channel.send(
-                Outcome(self._serials[slot], error, len(self.table.tokens(slot)))
+                Outcome(self._told[slot].serial, error, len(self.table.tokens(slot)))
             )
 
     def _grammar(self, message: LiveRequest | Compile) -> Future[Grammar]:
@@ -190,7 +180,7 @@ class WorkerRequests:
         """Write the `Closure` of the next step. To be called before FILLED reaches that
         step. The first failure of a request stays."""
         region = self._rings.region
-        serial = self._serials[slot]
+        serial = self._told[slot].serial
         entry = region.closures[slot]
         if entry["serial"] == serial and entry["reason"]:
             return
@@ -208,7 +198,7 @@ class WorkerRequests:
         """Fail a request that has no grammar. What it had produced counts."""
         slot = request.slot
         self.table.add_failed(slot, request.request_id, request.spec, error)
-        self.table.requests[slot].state.tokens.extend(request.counted())
+        self.table.requests[slot].state.tokens.extend(request.state.tokens)
 
 
 def as_guided_error(error: BaseException) -> GuidedError:
