@@ -74,6 +74,15 @@ class Made:
     growth: int = 0
     """There too: how many more tokens one may make necessary."""
 
+    def admission(self) -> Admission:
+        """Return the summary of it for a host."""
+        # Plain data, also where a plugin made it of other classes: a worker sends it.
+        return Admission(
+            str(self.backend),
+            tuple(map(printable, self.unenforced)),
+            least_tokens(self.shortest),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Grammar(Made):
@@ -89,15 +98,6 @@ class Grammar(Made):
     bounded: bool = False
     """True if the backend bounds what each mask and each token costs. If not, calls
     have a deadline."""
-
-    def admission(self) -> Admission:
-        """Return the summary of it for a host."""
-        # Plain data, also where a plugin made it of other classes: a worker sends it.
-        return Admission(
-            str(self.backend),
-            tuple(map(printable, self.unenforced)),
-            least_tokens(self.shortest),
-        )
 
 
 def why_unprotected(made: Made) -> str:

@@ -219,7 +219,7 @@ class Gate:
         spec = admitted.spec
         if ends and spec.start_after is None:
             spec = replace(spec, start_after=ends)
-        metrics().count("admitted", admitted.backend)
+        metrics().count("admitted", admitted.admission.backend)
         # Requests that share no cached prefixes share nothing that their outputs teach.
         salt = request.cache_salt
         if salt:
@@ -251,7 +251,7 @@ class Gate:
         if params.max_tokens is not None:
             room = min(params.max_tokens, room)
         end = nearest(ends)
-        check_room((len(end.tokens) if end else 0) + admitted.least, room)
+        check_room((len(end.tokens) if end else 0) + admitted.admission.least, room)
         return ends, room
 
     @cached_property
@@ -292,8 +292,8 @@ class Gate:
             self.specs.compiler.vocabulary.check_stops(
                 stops, where="stop_token_ids", text=False, named=admitted.named
             )
-        if admitted.unenforced:
-            tell_unenforced(admitted.unenforced)
+        if admitted.admission.unenforced:
+            tell_unenforced(admitted.admission.unenforced)
         carried.structured_outputs = None
         return carried
 

@@ -253,16 +253,6 @@ def is_within(form: Any, limits: SpecLimits) -> bool:
     return True
 
 
-def read_spec(form: Any) -> OutputSpec:
-    """The spec that a client asks for. Raises SpecError where it can't be read."""
-    spec = OutputSpec.parse(form)
-    if spec is None:
-        raise SpecError(
-            "asks for plain text", where=GUIDED, hint="leave it out instead"
-        )
-    return spec
-
-
 def ranks_of(vllm_config: Any) -> RankGroup | None:
     """The ranks that sample the same tokens as this process; None if there is no
     other."""

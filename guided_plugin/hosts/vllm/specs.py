@@ -31,13 +31,13 @@ from guided_plugin.errors import (
     GuidedError,
     SpecError,
 )
-from guided_plugin.grammar.base import least_tokens
-from guided_plugin.hosts.vllm.common import GUIDED, read_spec, vocabulary_of
+from guided_plugin.hosts.vllm.common import GUIDED, vocabulary_of
 from guided_plugin.hosts.vllm.metrics import metrics
 from guided_plugin.hosts.vllm.refusals import placed
 from guided_plugin.spec import OutputSpec
 from guided_plugin.spec.memo import ENTRY_BYTES, Latest
 from guided_plugin.spec.output_spec import spec_bytes
+from guided_plugin.step import Admission
 
 _log = logging.getLogger(__name__)
 
@@ -72,17 +72,12 @@ class Admitted:
     spec: OutputSpec
     """Its triggers are token ids: the scheduler has no tokenizer, and no request with
     it needs one again."""
+    admission: Admission
     made: tuple[Any, ...] | None = None
     """The part of its `EngineSpec` from which the engine loads its grammar; None where
     the engine compiles that."""
-    backend: str = ""
-    """The backend that compiled it, for metrics."""
-    unenforced: tuple[str, ...] = ()
-    """The keywords in it that nothing enforces (`unenforced_keywords`)."""
     named: frozenset[int] = frozenset()
     """Control tokens that it names: none may be a stop token of its request."""
-    least: int = 0
-    """Tokens of its shortest output, where it is closed before its limit."""
     quick: bool = False
     """As in its `EngineSpec`."""
 
@@ -90,7 +85,7 @@ class Admitted:
         return self  # vLLM clones the params of each request
 
 
-LEFT = Admitted(OutputSpec.json_object())
+LEFT = Admitted(OutputSpec.json_object(), Admission(""))
 """In place of an admitted spec: its requests are left to vLLM's own manager (`refused:
 "vllm"`)."""
 
@@ -179,12 +174,12 @@ class Specs:
 
     def _read(self, form: Any) -> OutputSpec:
         spec = read_spec(form).settled(self._options)
+        if spec.stop_token_ids is None and spec.start_after is None:
+            return spec
         vocabulary = self.compiler.vocabulary
         vocabulary.check_stops(
             spec.stop_token_ids or (), where=f"{GUIDED}.stop_token_ids", text=False
         )
-        if spec.start_after is None:
-            return spec
         return dataclasses.replace(
             spec, start_after=vocabulary.triggers(spec.start_after) or None
         )
@@ -208,11 +203,9 @@ class Specs:
         metrics().compiles.labels(of.backend).observe(time.monotonic() - start)
         admitted = Admitted(
             spec,
+            of.admission(),
             made.sent() if made else None,
-            of.backend,
-            of.unenforced,
             of.named,
-            least_tokens(of.shortest),
             quick=quick != "" and made is not None and made.size_bytes <= _LOADED_BYTES,
         )
         return self._remember(asked, admitted)
@@ -232,6 +225,16 @@ class Specs:
             with self._lock:
                 self._admitted.put(asked.key, admitted, size)
         return admitted
+
+
+def read_spec(form: Any) -> OutputSpec:
+    """The spec that a client asks for. Raises SpecError where it can't be read."""
+    spec = OutputSpec.parse(form)
+    if spec is None:
+        raise SpecError(
+            "asks for plain text", where=GUIDED, hint="leave it out instead"
+        )
+    return spec
 
 
 def may_leave(error: GuidedError) -> bool:
