@@ -256,10 +256,3 @@ def _opposite(node: Node | None) -> Node | None:
     if node is None:
         return ANYTHING
     return None if node == ANYTHING else Both((ANYTHING, Not(node)))
-
-
-def times(low: int, high: int | None) -> str:
-    """A quantifier, as all dialects write it."""
-    if high is None:
-        return {0: "*", 1: "+"}.get(low, f"{{{low},}}")
-    return "?" if (low, high) == (0, 1) else f"{{{low},{high}}}"

@@ -27,8 +27,8 @@ from guided_plugin.grammar.llguidance.lark.expressions import (
     Opposite,
     Regex,
 )
+from guided_plugin.grammar.llguidance.lark.writer import times
 from guided_plugin.spec.arithmetic import Value, exact, places, plain, power_of_ten
-from guided_plugin.spec.languages import times
 
 INTEGER = "(?:0|[1-9][0-9]*)"
 FRACTION = r"(?:\.[0-9]+)?"

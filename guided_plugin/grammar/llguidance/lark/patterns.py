@@ -27,7 +27,7 @@ from guided_plugin.grammar.llguidance.lark.expressions import (
     Opposite,
     Regex,
 )
-from guided_plugin.grammar.llguidance.lark.writer import expression_text
+from guided_plugin.grammar.llguidance.lark.writer import expression_text, times
 from guided_plugin.spec.ecma import (
     ANY,
     DOT,
@@ -47,7 +47,6 @@ from guided_plugin.spec.formats import FORMATS, LENGTHS
 from guided_plugin.spec.languages import (
     flat,
     searched,
-    times,
     whole,
 )
 from guided_plugin.spec.memo import remembered, texts_bytes

@@ -28,6 +28,7 @@ from guided_plugin.grammar.llguidance.lark.expressions import (
 )
 from guided_plugin.grammar.llguidance.lark.patterns import pattern
 from guided_plugin.grammar.llguidance.lark.rules import Text
+from guided_plugin.grammar.llguidance.lark.writer import times
 from guided_plugin.spec.ecma import (
     ANY,
     Alternation,
@@ -43,7 +44,7 @@ from guided_plugin.spec.ecma import (
     parse,
 )
 from guided_plugin.spec.formats import FORMATS
-from guided_plugin.spec.languages import searched, times
+from guided_plugin.spec.languages import searched
 from guided_plugin.spec.memo import remembered, texts_bytes
 
 ANY_STRING = Regex(f'"{patterns.ANY_CHARACTER}*"')

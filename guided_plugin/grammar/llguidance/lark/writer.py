@@ -221,7 +221,8 @@ class _Writer:
         for symbol in symbols:
             if isinstance(symbol, Repeated):
                 inner = self.sequence(symbol.symbols)
-                found.append(_repeated(inner, symbol.low, symbol.high))
+                how_often = times(symbol.low, symbol.high)
+                found.append('""' if symbol.high == 0 else f"({inner}){how_often}")
             elif isinstance(symbol, Reference):
                 name = symbol.rule
                 while name in self.renamed:
@@ -241,20 +242,11 @@ class _Writer:
         return Alternative(alternative.symbols, asked)
 
 
-def _repeated(inner: str, low: int, high: int | None) -> str:
-    """Symbols that are repeated."""
-    match low, high:
-        case 0, 0:
-            return '""'
-        case 0, 1:
-            return f"({inner})?"
-        case 0, None:
-            return f"({inner})*"
-        case 1, None:
-            return f"({inner})+"
-        case _, None:
-            return f"({inner}){{{low},}}"
-    return f"({inner}){{{low},{high}}}"
+def times(low: int, high: int | None) -> str:
+    """A quantifier, of rules and of patterns."""
+    if high is None:
+        return {0: "*", 1: "+"}.get(low, f"{{{low},}}")
+    return "?" if (low, high) == (0, 1) else f"{{{low},{high}}}"
 
 
 def _any_of(alternatives: list[Alternative]) -> str:
