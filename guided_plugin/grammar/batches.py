@@ -78,9 +78,6 @@ class RunningRequest:
     """The closing of it before its token limit, where its spec asks for that."""
     lead: Lead | None = None
     """For that, what ends its wait for a trigger."""
-    led: int = 0
-    unprotected: str = ""
-    """As in `RequestSoFar`."""
     watched: int = 0
     """For so many masks more it is called by itself and has a deadline, though its
     backend bounds them."""

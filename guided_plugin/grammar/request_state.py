@@ -1,9 +1,9 @@
-"""`RequestState`: the phase of a request, and which of its tokens count. Depends on
-triggers.
+"""`RequestState`: the phase of a request, which of its tokens count, and how it was kept
+from its token limit. Depends on triggers.
 
-Both follow from the tokens that were sampled. The table in the process that runs the
-grammars and the journal in the engine each keep a `RequestState`, and agree without
-messages.
+Phase and tokens follow from the tokens that were sampled. The table in the process that runs the
+grammars and the journal in the engine each keep a `RequestState`, and agree on
+these without messages.
 """
 
 from __future__ import annotations
@@ -54,9 +54,11 @@ class RequestState:
         "_triggers",
         "_turns",
         "begun",
+        "led",
         "phase",
         "start",
         "tokens",
+        "unprotected",
     )
 
     def __init__(
@@ -75,6 +77,11 @@ class RequestState:
         """True if there is a constrained part."""
         self.start = 0
         """The place in the tokens where that begins."""
+        self.led = 0
+        """The parts of it that were led to an end before its token limit, as in
+        `Closure`."""
+        self.unprotected = ""
+        """Why it may be cut there, as `RequestInfo.closed` says; empty if it may not."""
         self.phase = Phase.WAITING
         if not self._triggers:
             self._activate(0)

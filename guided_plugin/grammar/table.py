@@ -328,7 +328,7 @@ class GrammarTable:
             self.regroup()
         elif closing.due >= (request.spec.room or 0):  # it is not looked at again
             problem = LookupError("none is known")
-        if problem is not None and not request.unprotected:
+        if problem is not None and not state.unprotected:
             reason = f"unprotected: the search for its end failed: {problem}"
             self._unprotect(slot, reason)
             _log.warning("request %s: %s", request.request_id, reason)
@@ -339,14 +339,14 @@ class GrammarTable:
 
     def _note_led(self, slot: int, request: RunningRequest, what: int) -> None:
         self.led[slot] = 0
-        if not request.led & what:
-            request.led |= what
+        if not request.state.led & what:
+            request.state.led |= what
             self.counts[COUNTED[what]] += 1
 
     def _unprotect(self, slot: int, reason: str) -> None:
         """An output may be cut at its token limit, if there is a reason."""
         if reason:
-            self.requests[slot].unprotected = reason
+            self.requests[slot].state.unprotected = reason
             self.unprotected[slot] = reason
             self.counts["unprotected_outputs"] += 1
 

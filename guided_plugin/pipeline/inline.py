@@ -21,8 +21,8 @@ from guided_plugin.compiling.background import Background
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.config import Mode
 from guided_plugin.errors import GuidedError, PipelineError
-from guided_plugin.grammar.batches import RunningRequest
 from guided_plugin.grammar.drafts import fill_with_drafts
+from guided_plugin.grammar.request_state import RequestState
 from guided_plugin.grammar.table import GrammarTable
 from guided_plugin.metrics import Times, WorkerMetrics
 from guided_plugin.spec import OutputSpec
@@ -135,7 +135,7 @@ class InlineRuntime(GrammarRuntime):
         self.region.store(Counter.FILLED, step)
         for slot, place in self.table.led.items():
             one = self.table.requests[slot]
-            self._closed.append(Closure(one.request_id, step, "", one.led, place))
+            self._closed.append(Closure(one.request_id, step, "", one.state.led, place))
         self.table.led = {}
         self._masks.upload(step, self.masks_planned)
         self._waits.add(time.perf_counter() - start)
@@ -162,9 +162,9 @@ class InlineRuntime(GrammarRuntime):
         ):
             self._take_tokens(*self._unaccepted)
 
-    def request(self, slot: int) -> RunningRequest:
+    def state(self, slot: int) -> RequestState:
         self._accept()
-        return self.table.requests[slot]
+        return self.table.requests[slot].state
 
     def take_failures(self) -> list[tuple[int, GuidedError]]:
         if not self.table.failures:

@@ -15,7 +15,7 @@ from guided_plugin.grammar.request_state import Phase, RequestState
 from guided_plugin.grammar.waiting import LED
 from guided_plugin.spec import OutputSpec, check_is_spec, check_room
 from guided_plugin.step import Admission, RequestInfo
-from guided_plugin.worker.runtime import GrammarRuntime, RequestSoFar
+from guided_plugin.worker.runtime import GrammarRuntime
 
 _log = logging.getLogger(__name__)
 
@@ -141,8 +141,8 @@ class PipelineRequests:
         the steps so far."""
         closed = ""
         if not self.rank:
-            so_far = self._so_far(request_id)
-            closed = so_far.unprotected or LED[so_far.led]
+            state = self.state(request_id)
+            closed = state.unprotected or LED[state.led]
         return replace(self._requests[self._slot_of(request_id)], closed=closed)
 
     def tokens(self, request_id: str) -> tuple[int, ...]:
@@ -158,12 +158,9 @@ class PipelineRequests:
     def state(self, request_id: str) -> RequestState:
         """Return the state of a request: its tokens, its phase, and where its constrained
         part begins. Waits for the steps so far."""
-        return self._so_far(request_id).state
-
-    def _so_far(self, request_id: str) -> RequestSoFar:
-        request = self.runtime.request(self._slot_of(request_id))
+        state = self.runtime.state(self._slot_of(request_id))
         self._report(self.runtime.take_failures())
-        return request
+        return state
 
     def _count_late(self) -> None:
         """Count the requests that did not wait for their compile."""

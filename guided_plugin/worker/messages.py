@@ -59,9 +59,6 @@ class LiveRequest:
     """The step in which its output was last led; 0: none was."""
     last: int = 0
     """The newest step when it left."""
-    led: int = 0
-    unprotected: str = ""
-    """As in `RequestSoFar`."""
     state: RequestState = field(init=False)
 
     def __post_init__(self) -> None:

@@ -30,19 +30,6 @@ from guided_plugin.worker.buffers import Buffers
 from guided_plugin.worker.layout import Region
 
 
-class RequestSoFar(Protocol):
-    """The state of a request so far."""
-
-    led: int
-    """The parts of it led to an end before its token limit, as in `Closure`."""
-    unprotected: str
-    """Why it may be cut there, as `RequestInfo.closed` says; empty if it may not."""
-
-    @property
-    def state(self) -> RequestState:
-        """Its phase and its tokens."""
-
-
 class GrammarRuntime(Protocol):
     """The runtime of one pipeline's grammars. Slots are taken and plans are checked
     before it is called. What has a body here is right where there is no worker."""
@@ -114,8 +101,8 @@ class GrammarRuntime(Protocol):
         """The step is over: tokens that are there may be accepted."""
         return
 
-    def request(self, slot: int) -> RequestSoFar:
-        """The request in a slot, once all that happened to it is known."""
+    def state(self, slot: int) -> RequestState:
+        """The state of the request in a slot, once all that happened to it is known."""
 
     def take_failures(self) -> list[tuple[int, GuidedError]]:
         """Slots whose requests failed since the last call."""

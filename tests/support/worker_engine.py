@@ -142,12 +142,11 @@ class Engine:
         self.region.store(Counter.SAMPLED, step)
 
     def request(self, slot):
-        """`client.request` waits for a supervisor's thread; there is none."""
+        """The request in a slot. `client.state` waits for a supervisor's thread; there
+        is none."""
         found = []
-        thread = threading.Thread(
-            target=lambda: found.append(self.client.request(slot))
-        )
+        thread = threading.Thread(target=lambda: found.append(self.client.state(slot)))
         thread.start()
         self.until(lambda: bool(found))
         thread.join()
-        return found[0]
+        return self.client.requests[slot]

@@ -130,7 +130,7 @@ class WorkerRequests:
             self._publish(slot, error.reason)
         table = self.table
         for slot, place in table.led.items():
-            self._publish(slot, "", table.requests[slot].led, place)
+            self._publish(slot, "", table.requests[slot].state.led, place)
         for name, count in table.counts.items():
             self._rings.region.figures[name] += count
         table.led = {}

@@ -22,6 +22,7 @@ from concurrent.futures import Future
 
 from guided_plugin.compiling.compiler import GrammarCompiler
 from guided_plugin.errors import GuidedError, PipelineError
+from guided_plugin.grammar.request_state import RequestState
 from guided_plugin.grammar.vocabulary import Vocabulary
 from guided_plugin.ipc.channel import Channel
 from guided_plugin.spec import OutputSpec
@@ -146,14 +147,14 @@ class WorkerClient:
             requests = tuple(map(self.requests.__getitem__, plan.slots))
             self.steps.publish(next(self.numbers), array("i", plan.slots), requests)
 
-    def request(self, slot: int) -> LiveRequest:
-        """The request in a slot, once everything that happened to it so far is known.
-        Waits for that."""
+    def state(self, slot: int) -> RequestState:
+        """The state of the request in a slot, once everything that happened to it so
+        far is known. Waits for that."""
         self._settle()
         self.steps.harvest()
         with self.steps.lock:
             self.requests.read_closures()
-        return self.requests[slot]
+        return self.requests[slot].state
 
     @property
     def busy(self) -> bool:

@@ -121,6 +121,6 @@ class LiveRequests(dict[int, LiveRequest]):
         else:  # again in a later step, if its drafts were not taken
             told = request.led_in == closure.step
             request.led_in = closure.step
-            request.led |= closure.led
+            request.state.led |= closure.led
         if not told:
             self._untold.append(closure)

@@ -97,7 +97,7 @@ class Session:
                     return
                 error = message.error
                 if isinstance(error, str):
-                    request.unprotected = error
+                    request.state.unprotected = error
                 elif request.error is None:
                     client.requests.fail(request, error, message.count)
                     if isinstance(error, BudgetError):

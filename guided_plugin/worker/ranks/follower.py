@@ -22,13 +22,14 @@ from torch import Tensor
 
 from guided_plugin.config import Mode
 from guided_plugin.errors import GuidedError, PipelineError
+from guided_plugin.grammar.request_state import RequestState
 from guided_plugin.metrics import WorkerMetrics
 from guided_plugin.spec import OutputSpec
 from guided_plugin.step import UNGUIDED, Admission, StepPlan
 from guided_plugin.worker.device import make_buffers
 from guided_plugin.worker.layout import FENCED, PLAN_DEPTH, Region, Shape, fence
 from guided_plugin.worker.ranks.leader import PATIENCE, Peer, wait_until
-from guided_plugin.worker.runtime import GrammarRuntime, RequestSoFar
+from guided_plugin.worker.runtime import GrammarRuntime
 from guided_plugin.worker.words import Counter, PlanField, RankWord
 
 _log = logging.getLogger(__name__)
@@ -143,7 +144,7 @@ class FollowerRuntime(GrammarRuntime):
 
     # What only the leader knows
 
-    def request(self, slot: int) -> RequestSoFar:
+    def state(self, slot: int) -> RequestState:
         raise PipelineError(
             f"the outcome of a request is known only at rank {self._leader.rank}",
             where="tensor parallelism",
