@@ -40,7 +40,7 @@ def test_a_gate_that_is_ready_has_made_all_but_the_helper_that_a_spec_needs(
     calls = []
     monkeypatch.setattr(admission, "in_background", lambda *args: calls.append(args))
     for form in FORMS:
-        assert gate.admit(params_of(form)).extra_args[GUIDED].backend
+        assert gate.admit(params_of(form)).extra_args[GUIDED].admission.backend
     assert gate.specs.compiler.template.pid is not None
     assert not gate.specs.compiler._pool.processes()
     assert gate.admit(params_of(HELPED)).extra_args[GUIDED].made
