@@ -137,7 +137,7 @@ def test_what_an_operator_sets_is_so_where_requests_do_not_say(compiler, form):
 def test_every_form_is_closed_before_its_limit_where_an_operator_says_so(form):
     gate = Gate(config({**TAKES_OVER, "close_before_length": True}))
     carried = gate.admit(params_of(form))
-    least = carried.extra_args["guided"].least
+    least = carried.extra_args["guided"].admission.least
     # A call need not come with `auto`.
     assert (least == 1) == form.endswith("tool auto")
     carried.max_tokens = least
