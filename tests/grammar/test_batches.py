@@ -204,7 +204,7 @@ def test_a_draft_whose_mask_takes_too_long_fails_its_request(slow):
 def test_tokens_that_a_request_brings_take_a_bounded_time(
     slow, bounded, trigger, error
 ):
-    table, _ = table_of(slow, "x")
+    table, _ = table_of(slow, "x", longest=60.0)
     slow.work = lambda name, what: spin(0.02 if name == "y" else 0.0)
     spec = gp.OutputSpec.regex("[abc]*", start_after=trigger)
     tokens = [] if trigger else [0] * 20
