@@ -155,7 +155,7 @@ def failed(table):
 
 @pytest.mark.parametrize("what", ["fill 1", "accept"])
 def test_one_that_takes_too_long_fails_alone(slow, what):
-    table, refused = table_of(slow, "xyz")
+    table, refused = table_of(slow, "xyz", longest=60.0)
     assert masks(table) == [1, 1, 1]
     table.accept((0, 1, 2), [0, 0, 0])
     slow.slow.add(f"{what} y")
@@ -204,7 +204,7 @@ def test_a_draft_whose_mask_takes_too_long_fails_its_request(slow):
 def test_tokens_that_a_request_brings_take_a_bounded_time(
     slow, bounded, trigger, error
 ):
-    table, _ = table_of(slow, "x", longest=60.0)
+    table, _ = table_of(slow, "x", longest=0.2 if bounded else 60.0)
     slow.work = lambda name, what: spin(0.02 if name == "y" else 0.0)
     spec = gp.OutputSpec.regex("[abc]*", start_after=trigger)
     tokens = [] if trigger else [0] * 20
@@ -224,7 +224,7 @@ def test_after_a_slow_call_for_all_the_request_that_takes_too_long_fails(slow):
             spin(0.15)
 
     slow.work = work
-    table, refused = table_of(slow, "xyz", bounded=True)
+    table, refused = table_of(slow, "xyz", bounded=True, longest=60.0)
     assert masks(table) == [1, 1, 1]
     assert threads == {threading.current_thread()}
     assert failed(table) == refused == []
