@@ -1,8 +1,8 @@
 """`RequestState`: the phase of a request, which of its tokens count, and how it was kept
 from its token limit. Depends on triggers.
 
-Phase and tokens follow from the tokens that were sampled. The table in the process that runs the
-grammars and the journal in the engine each keep a `RequestState`, and agree on
+Phase and tokens follow from the tokens that were sampled. The table in the process that
+runs the grammars and the journal in the engine each keep a `RequestState`, and agree on
 these without messages.
 """
 
